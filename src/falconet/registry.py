@@ -30,8 +30,13 @@ class Registry(Mapping[str, type[T]]):
         def add(cls: type[T]) -> type[T]:
             key = name or cls.__name__
             known = self._classes.get(key)
-            if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise ConfigError(f"{self.kind} `{key}` is registered twice: by {known.__module__} and {cls.__module__}")
+            if known is not None and (known.__module__, known.__qualname__) != (
+                cls.__module__,
+                cls.__qualname__,
+            ):
+                raise ConfigError(
+                    f"{self.kind} `{key}` is registered twice: by {known.__module__} and {cls.__module__}"
+                )
             self._classes[key] = cls
             return cls
 

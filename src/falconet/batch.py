@@ -1,0 +1,118 @@
+"""One batch: whole columns as tensors. Made by the loader for training and by the server for a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Lists of any length: row i is `values[offsets[i]:offsets[i + 1]]`. `offsets` is int64 of rows + 1, from 0."""
+
+    values: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, rows: list[list[int]] | list[list[float]], dtype: torch.dtype = torch.int64) -> Ragged:
+        """From nested lists.
+
+        >>> Ragged.of([[1, 2], []]).offsets.tolist()
+        [0, 2, 2]
+        """
+        lengths = torch.tensor([0, *(len(row) for row in rows)], dtype=torch.int64)
+        return cls(torch.tensor([x for row in rows for x in row], dtype=dtype), lengths.cumsum(0))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.offsets[1:] - self.offsets[:-1]
+
+    def row_of_value(self) -> Tensor:
+        """The row number of every value: int64 of len(values)."""
+        rows = torch.arange(len(self), device=self.offsets.device)
+        return torch.repeat_interleave(rows, self.lengths, output_size=len(self.values))
+
+    def __getitem__(self, rows: slice) -> Ragged:
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError(f"a Ragged is sliced with step 1, not {step}")
+        offsets = self.offsets[start : max(start, stop) + 1]
+        return Ragged(self.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+
+    def take(self, rows: Tensor) -> Ragged:
+        """The given rows (int64), in the given order, repeats allowed."""
+        lengths = self.lengths[rows]
+        offsets = torch.zeros(len(rows) + 1, dtype=torch.int64, device=self.offsets.device)
+        torch.cumsum(lengths, 0, out=offsets[1:])
+        start = torch.repeat_interleave(self.offsets[:-1][rows] - offsets[:-1], lengths)
+        return Ragged(self.values[start + torch.arange(len(start), device=start.device)], offsets)
+
+    def to_lists(self) -> list[list[int]]:
+        values, offsets = self.values.tolist(), self.offsets.tolist()
+        return [values[a:b] for a, b in pairwise(offsets)]
+
+    def apply(self, fn: Callable[[Tensor], Tensor]) -> Ragged:
+        return Ragged(fn(self.values), fn(self.offsets))
+
+
+Feature = Tensor | Ragged
+"""[rows] or [rows, length] for scalars and fixed-length lists, Ragged for lists of any length."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`rows` rows of this process, out of `global_rows` of all processes. `rows` may be 0."""
+
+    features: Mapping[str, Feature]
+    targets: Mapping[str, Tensor] = field(default_factory=dict)
+    rows: int = 0
+    global_rows: int = 0
+    weights: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        features: Mapping[str, Feature],
+        targets: Mapping[str, Tensor] | None = None,
+        weights: Tensor | None = None,
+    ) -> Batch:
+        """A batch of one process; the rows are counted."""
+        first = next(iter(features.values()), None)
+        rows = 0 if first is None else len(first)
+        return cls(features, targets or {}, rows, rows, weights)
+
+    def __getitem__(self, rows: slice) -> Batch:
+        """A slice of consecutive rows, as a batch of its own."""
+        start, stop, _ = rows.indices(self.rows)
+        n = max(stop - start, 0)
+        return Batch(
+            {k: v[rows] for k, v in self.features.items()},
+            {k: v[rows] for k, v in self.targets.items()},
+            n,
+            n,
+            None if self.weights is None else self.weights[rows],
+        )
+
+    def _map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
+        return Batch(
+            {k: v.apply(fn) if isinstance(v, Ragged) else fn(v) for k, v in self.features.items()},
+            {k: fn(v) for k, v in self.targets.items()},
+            self.rows,
+            self.global_rows,
+            None if self.weights is None else fn(self.weights),
+        )
+
+    def to(self, device: torch.device | str) -> Batch:
+        """On another device, without waiting where the memory is pinned."""
+        return self._map(lambda x: x.to(device, non_blocking=True))
+
+    def pin(self) -> Batch:
+        """In pinned memory, for asynchronous copies to a GPU."""
+        return self._map(lambda x: x.pin_memory())

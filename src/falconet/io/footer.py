@@ -1,0 +1,103 @@
+"""What the footers of Parquet files say: schema and row groups. Reads no data; pyarrow only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from falconet.errors import DataError, SchemaError
+from falconet.schema import FOOTER_KEY, Column, Schema, Tag
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """One row group of one file; `first_row` counts over all files in name order."""
+
+    path: str
+    index: int
+    first_row: int
+    rows: int
+    bytes: int
+
+
+def data_files(path: str | Path) -> tuple[Path, ...]:
+    """The Parquet files of a folder in name order, or the file itself."""
+    path = Path(path)
+    if path.is_file():
+        return (path,)
+    if not path.exists():
+        raise DataError(f"no file or folder `{path}`")
+    files = tuple(sorted(p for p in path.glob("*.parquet") if not p.name.startswith(".")))
+    if not files:
+        raise DataError(
+            f"no Parquet files in `{path}`", hint="a folder of *.parquet files, or one such file, is needed"
+        )
+    return files
+
+
+def read_footer(path: Path) -> pq.FileMetaData:
+    try:
+        return pq.read_metadata(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"`{path}` is not a whole Parquet file: {error}") from error
+
+
+def row_groups(path: str | Path) -> tuple[RowGroup, ...]:
+    """Every row group of the data set, in order."""
+    groups, first = [], 0
+    for file in data_files(path):
+        meta = read_footer(file)
+        for i in range(meta.num_row_groups):
+            group = meta.row_group(i)
+            groups.append(RowGroup(str(file), i, first, group.num_rows, group.total_byte_size))
+            first += group.num_rows
+    return tuple(groups)
+
+
+def read_schema(path: str | Path) -> Schema:
+    """The falconet schema in the footers; all files must agree. Without one, a schema from the Arrow types."""
+    found: Schema | None = None
+    for file in data_files(path):
+        meta = read_footer(file)
+        entry = (meta.metadata or {}).get(FOOTER_KEY)
+        schema = Schema.from_json(entry, where=f"`{file}`") if entry else from_arrow(meta.schema.to_arrow_schema())
+        if found is not None and schema != found:
+            raise SchemaError(f"`{file}` has another schema than the files before it", hint=_difference(found, schema))
+        found = schema
+    assert found is not None
+    return found
+
+
+def from_arrow(schema: pa.Schema) -> Schema:
+    """A schema from Arrow types alone: floats are continuous, nothing else is guessed."""
+    columns = []
+    for field in schema:
+        kind, shape = field.type, None
+        if pa.types.is_fixed_size_list(kind):
+            kind, shape = kind.value_type, kind.list_size
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            kind, shape = kind.value_type, "ragged"
+        tags = frozenset({Tag.CONTINUOUS}) if pa.types.is_floating(kind) else frozenset()
+        columns.append(Column(name=field.name, dtype=_dtype(kind), list=shape, nullable=field.nullable, tags=tags))
+    return Schema(tuple(columns))
+
+
+def _dtype(kind: pa.DataType) -> str:
+    names = {
+        "float": "float32",
+        "double": "float64",
+        "halffloat": "float16",
+        "large_string": "string",
+        "string_view": "string",
+    }
+    return names.get(str(kind), str(kind))
+
+
+def _difference(a: Schema, b: Schema) -> str:
+    if a.names != b.names:
+        return f"columns {', '.join(a.names)} against {', '.join(b.names)}"
+    name = next(x.name for x, y in zip(a, b, strict=True) if x != y)
+    return f"column `{name}`: {a[name].to_dict()} against {b[name].to_dict()}"

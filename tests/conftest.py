@@ -1,0 +1,32 @@
+"""What tests share: the real data where it is, and `need` for what a machine may lack."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def need(name: str, present: bool, why: str = "") -> None:
+    """Skip a test whose requirement is absent; fail where FALCONET_REQUIRE says it must be there."""
+    if present:
+        return
+    required = {x.strip() for x in os.environ.get("FALCONET_REQUIRE", "").split(",")}
+    message = f"{name} is not here{': ' + why if why else ''}"
+    if name in required:
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture
+def movielens_small() -> Path:
+    """The folder of the real ml-latest-small."""
+    root = os.environ.get("FALCONET_DATA")
+    folder = Path(root or "") / "ml-latest-small"
+    need(
+        "data",
+        root is not None and (folder / "ratings.csv").is_file(),
+        "set FALCONET_DATA to the folder that holds ml-latest-small",
+    )
+    return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -199,7 +200,7 @@ class Schema:
 
 def embedding_width(cardinality: int) -> int:
     """NVTabular's rule: 1.6 · cardinality^0.56, at least 16, at most 512."""
-    return min(512, max(16, round(1.6 * float(cardinality) ** 0.56)))
+    return min(512, max(16, round(1.6 * math.pow(cardinality, 0.56))))
 
 
 def get_embedding_sizes(source: Any) -> dict[str, tuple[int, int]]:

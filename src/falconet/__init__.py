@@ -1,0 +1,63 @@
+"""falconet: recommender systems end to end, on whatever machine you have.
+
+The public names are loaded when used: importing the package loads neither torch nor Polars.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "Batch": "falconet.batch",
+    "ColumnSelector": "falconet.etl.selector",
+    "DaskExecutor": "falconet.compute.dask",
+    "Dataset": "falconet.etl.dataset",
+    "FalconetError": "falconet.errors",
+    "FittedWorkflow": "falconet.etl.workflow",
+    "Loader": "falconet.loader.loader",
+    "LocalExecutor": "falconet.compute.local",
+    "Ragged": "falconet.batch",
+    "Recommender": "falconet.serve.recommender",
+    "Runtime": "falconet.train.runtime",
+    "Schema": "falconet.schema",
+    "Shuffle": "falconet.etl.writer",
+    "Tag": "falconet.schema",
+    "TrainConfig": "falconet.train.trainer",
+    "Trainer": "falconet.train.trainer",
+    "Workflow": "falconet.etl.workflow",
+    "get_embedding_sizes": "falconet.schema",
+    "launch": "falconet.train.launch",
+}
+_MODULES = ("models", "nn", "ops")
+
+__all__ = [*sorted(_HOME), *_MODULES]
+
+if TYPE_CHECKING:
+    from falconet import models, nn, ops
+    from falconet.batch import Batch, Ragged
+    from falconet.compute.dask import DaskExecutor
+    from falconet.compute.local import LocalExecutor
+    from falconet.errors import FalconetError
+    from falconet.etl.dataset import Dataset
+    from falconet.etl.selector import ColumnSelector
+    from falconet.etl.workflow import FittedWorkflow, Workflow
+    from falconet.etl.writer import Shuffle
+    from falconet.loader.loader import Loader
+    from falconet.schema import Schema, Tag, get_embedding_sizes
+    from falconet.serve.recommender import Recommender
+    from falconet.train.launch import launch
+    from falconet.train.runtime import Runtime
+    from falconet.train.trainer import TrainConfig, Trainer
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if name in _MODULES:
+        return import_module(f"falconet.{name}")
+    raise AttributeError(f"module 'falconet' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

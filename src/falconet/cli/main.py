@@ -1,0 +1,61 @@
+"""The `falconet` command: parse, call the library once, print. Heavy imports wait until a command runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from falconet.cli import data, launch, recipe, recommend, serve
+from falconet.errors import FalconetError
+
+app = typer.Typer(
+    help="Recommender systems end to end, on whatever machine you have.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        from falconet.io.artifact import falconet_version
+
+        typer.echo(falconet_version())
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """What stands before every command."""
+
+
+app.add_typer(data.app, name="data")
+for command in (recipe.prepare, recipe.train, recipe.evaluate, recipe.bundle, recipe.run, recipe.demo):
+    app.command()(command)
+app.command()(recommend.recommend)
+app.command()(serve.serve)
+app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+)(launch.launch)
+
+
+def main() -> None:
+    """Run the command. A user's mistake ends with `error: …` and exit code 1, without a traceback."""
+    try:
+        app()
+    except FalconetError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

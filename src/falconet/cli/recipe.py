@@ -1,0 +1,114 @@
+"""`falconet prepare | train | evaluate | bundle | run | demo`: a recipe, step by step or at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from falconet.recipe.config import Recipe
+
+RecipeFile = Annotated[Path, typer.Argument(help="The recipe, a TOML file.", metavar="RECIPE")]
+Out = Annotated[Path, typer.Option("--out", help="The working folder.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: --set table.key=value.")]
+Json = Annotated[bool, typer.Option("--json", help="Print numbers as JSON instead of a table.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")]
+
+
+def _read(recipe: Path, settings: list[str] | None, quiet: bool) -> Recipe:
+    from falconet.progress import set_quiet
+    from falconet.recipe.config import read_recipe
+
+    set_quiet(quiet)
+    return read_recipe(recipe, settings or ())
+
+
+def prepare(recipe: RecipeFile, out: Out = Path("work"), settings: Settings = None, quiet: Quiet = False) -> None:
+    """Raw files to features: fit the workflow, split, write train, test, users and items."""
+    from falconet.recipe.run import run as run_steps
+
+    run_steps(_read(recipe, settings, quiet), out, only="prepare")
+    typer.echo(out / "features")
+
+
+def train(
+    recipe: RecipeFile,
+    stage: Annotated[str | None, typer.Option(help="`retriever` or `ranker`; both by default.")] = None,
+    out: Out = Path("work"),
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train the retriever, then the ranker on what the retriever returns."""
+    from falconet.errors import ConfigError
+    from falconet.recipe.run import run as run_steps
+
+    if stage not in (None, "retriever", "ranker"):
+        raise ConfigError(f"--stage is `{stage}`", hint="`retriever` or `ranker`")
+    plan = _read(recipe, settings, quiet)
+    for name in ("retriever", "ranker") if stage is None else (stage,):
+        run_steps(plan, out, only=name)
+        typer.echo(out / "runs" / name)
+
+
+def evaluate(
+    recipe: RecipeFile, out: Out = Path("work"), settings: Settings = None, as_json: Json = False, quiet: Quiet = False
+) -> None:
+    """Compare Popular, the retriever and both stages on the test rows; write report.json."""
+    from falconet.recipe.run import run as run_steps
+
+    plan = _read(recipe, settings, quiet)
+    _show_report(run_steps(plan, out, only="evaluate"), plan, as_json)
+
+
+def bundle(recipe: RecipeFile, out: Out = Path("work"), settings: Settings = None, quiet: Quiet = False) -> None:
+    """Put workflow, models, index and catalogue into one folder that `falconet serve` reads."""
+    from falconet.recipe.run import run as run_steps
+
+    run_steps(_read(recipe, settings, quiet), out, only="bundle")
+    typer.echo(out / "bundle")
+
+
+def run(
+    recipe: RecipeFile, out: Out = Path("work"), settings: Settings = None, as_json: Json = False, quiet: Quiet = False
+) -> None:
+    """The whole road: prepare, train both stages, evaluate, bundle. Complete and unchanged steps are skipped."""
+    from falconet.recipe.run import run as run_steps
+
+    plan = _read(recipe, settings, quiet)
+    _show_report(run_steps(plan, out), plan, as_json)
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="The folder to work in.")] = Path("falconet-demo"),
+    serve: Annotated[bool, typer.Option("--serve", help="Open the page afterwards.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """The whole road on generated data, in about a minute: a table, and recommendations for two people."""
+    from falconet.progress import set_quiet
+    from falconet.recipe.demo import prepare_demo, show_people
+
+    set_quiet(quiet)
+    from falconet.recipe.run import run as run_steps
+
+    plan = prepare_demo(out)
+    report = run_steps(plan, out)
+    people = show_people(out / "bundle")
+    if as_json:
+        typer.echo(json.dumps({"report": report, "recommendations": people["json"]}, indent=1))
+    else:
+        _show_report(report, plan, False)
+        typer.echo(people["text"])
+    if serve:
+        from falconet.cli.serve import serve as serve_bundle
+
+        serve_bundle(out / "bundle", open_page=True)
+
+
+def _show_report(report: dict[str, Any], plan: Recipe, as_json: bool) -> None:
+    from falconet.evaluate.report import table_text
+
+    typer.echo(json.dumps(report, indent=1) if as_json else table_text(report, plan.evaluate.metrics))

@@ -1,0 +1,157 @@
+"""A recipe: one TOML file that says what to build. Read and checked, down to the models' own settings, before any work."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from falconet.config import from_plain
+from falconet.errors import ConfigError, DataError, suggest
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where the raw files are. `movielens` reads any MovieLens release; `files` any Parquet or CSV of interactions."""
+
+    reader: Literal["movielens", "files"] = "movielens"
+    path: str
+    items: str | None = None  # files: a Parquet or CSV file with one row per item
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitConfig:
+    """What is kept for the test. `random` keeps `ratio` of each user's rows for training, `leave_last` all but one."""
+
+    kind: Literal["random", "leave_last", "time"] = "random"
+    ratio: float = 0.8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ratio < 1:
+            raise ConfigError(f"`split.ratio` is {self.ratio}", hint="a share between 0 and 1, like 0.8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnsConfig:
+    """What the columns of the raw files are called."""
+
+    user: str = "userId"
+    item: str = "movieId"
+    time: str | None = "timestamp"
+    rating: str | None = "rating"
+    title: str | None = "title"
+    item_features: tuple[str, ...] | None = None  # None: chosen by type
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+    """Features. `history` is `earlier` (strictly before the row), `others` (the user's other rows) or `none`."""
+
+    positive: float = 3.0  # the target `rating` is whether the rating is above this
+    history: Literal["earlier", "others", "none"] = "earlier"
+    max_items: int = 50  # length of a history
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageConfig:
+    """A model to train: its name, its own settings, and those of its training."""
+
+    model: str
+    config: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Any] = field(default_factory=dict)
+    batch_size: int = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    k: int = 10
+    metrics: tuple[str, ...] = ("recall@10", "ndcg@10")  # which the table shows
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleConfig:
+    candidates: int = 200  # how many items the retriever hands to the ranker
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    host: str = "127.0.0.1"
+    port: int = 8000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything `falconet run` needs."""
+
+    format: int
+    data: DataConfig
+    retriever: StageConfig
+    ranker: StageConfig
+    seed: int = 0
+    split: SplitConfig = SplitConfig()
+    columns: ColumnsConfig = ColumnsConfig()
+    prepare: PrepareConfig = PrepareConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    bundle: BundleConfig = BundleConfig()
+    serve: ServeConfig = ServeConfig()
+
+
+def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in a TOML file, with `a.b=value` overrides applied. Relative data paths start at the working directory.
+
+    Raises DataError where the file is missing, ConfigError naming the key, what was given and what is allowed otherwise.
+    """
+    path = Path(path)
+    try:
+        plain = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise DataError(f"no recipe at `{path}`", hint="`recipes/` in the repository holds examples") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"`{path}` is not TOML: {error}") from error
+    for override in overrides:
+        _override(plain, override)
+    recipe = from_plain(Recipe, plain, where="recipe")
+    if recipe.format != FORMAT:
+        raise ConfigError(f"`{path}` has recipe format {recipe.format}, this version reads {FORMAT}")
+    check(recipe)
+    return recipe
+
+
+def check(recipe: Recipe) -> None:
+    """Check the settings that belong to models and their training, which only those know."""
+    from falconet.models.base import MODELS
+    from falconet.train.trainer import TrainConfig
+
+    for name, stage in (("retriever", recipe.retriever), ("ranker", recipe.ranker)):
+        if stage.model not in MODELS:
+            raise ConfigError(f"`recipe.{name}.model` is `{stage.model}`", hint=suggest(stage.model, MODELS))
+        from_plain(MODELS[stage.model].Config, stage.config, where=f"recipe.{name}.config")
+        from_plain(TrainConfig, stage.train, where=f"recipe.{name}.train")
+        if stage.batch_size < 1:
+            raise ConfigError(f"`recipe.{name}.batch_size` is {stage.batch_size}", hint="a number of rows, at least 1")
+
+
+def _override(plain: dict[str, Any], override: str) -> None:
+    key, sign, text = override.partition("=")
+    *tables, name = key.strip().split(".")
+    if not sign or not name:
+        raise ConfigError(f"`--set {override}` is not a setting", hint="write it as --set table.key=value")
+    here: Any = plain
+    for table in tables:
+        here = here.setdefault(table, {})
+        if not isinstance(here, Mapping):
+            raise ConfigError(f"`--set {override}`: `{table}` is a value, not a table")
+    here[name] = _value(text.strip())
+
+
+def _value(text: str) -> Any:
+    """A TOML value, or the text itself where it is none (so that paths need no quotes)."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,150 @@
+"""The first step of a recipe: raw files to features, and the fitted workflow that made them.
+
+work/data      the reader's output            work/workflow  the fitted ETL
+work/split     raw rows, train and test       work/features  train, test, users, items (docs/contracts.md)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from falconet import ops
+from falconet.errors import ColumnNotFoundError, DataError
+from falconet.etl.dataset import Dataset
+from falconet.etl.graph import Node
+from falconet.etl.split import write_split
+from falconet.etl.workflow import FittedWorkflow, Workflow
+from falconet.etl.writer import Shuffle
+from falconet.io.artifact import read_manifest, write_artifact
+from falconet.recipe.config import ColumnsConfig, PrepareConfig, Recipe
+from falconet.recipe.tables import write_items, write_users
+
+ROW = "row"  # the number of a row in the raw data, which orders ties in time
+
+
+@dataclass(frozen=True)
+class RawData:
+    """What a reader found: interactions, and what is known of the items."""
+
+    interactions: Dataset
+    items: pl.DataFrame | None
+
+
+def read_data(recipe: Recipe, work: Path) -> RawData:
+    """Open the raw files; MovieLens releases are converted to Parquet under `work/data` once."""
+    if recipe.data.reader == "movielens":
+        from falconet.datasets.movielens import convert
+
+        folder = convert(recipe.data.path, work / "data")
+        raw = RawData(Dataset(folder / "ratings"), pl.read_parquet(folder / "movies.parquet"))
+    else:
+        items = None if recipe.data.items is None else Dataset(recipe.data.items).scan().collect()
+        raw = RawData(Dataset(recipe.data.path), items)
+    _check_columns(raw, recipe.columns, recipe.data.path)
+    return raw
+
+
+def _check_columns(raw: RawData, columns: ColumnsConfig, path: str) -> None:
+    found = raw.interactions.schema
+    for name in (columns.user, columns.item, columns.time, columns.rating):
+        if name is not None and name not in found:
+            raise ColumnNotFoundError.of(name, found, where=f"`{path}`")
+    if raw.items is not None and columns.item not in raw.items.columns:
+        raise ColumnNotFoundError.of(columns.item, raw.items.columns, where="the table of items")
+
+
+def item_features(items: pl.DataFrame | None, columns: ColumnsConfig) -> tuple[list[str], list[str]]:
+    """The categorical and the continuous columns of the items that become features.
+
+    Without `columns.item_features`: lists of strings, numbers, and strings with at most a tenth as many values as rows.
+    """
+    if items is None:
+        return [], []
+    names = columns.item_features
+    chosen = [n for n in items.columns if n not in (columns.item, columns.title)] if names is None else list(names)
+    categorical, continuous = [], []
+    for name in chosen:
+        if name not in items.columns:
+            raise ColumnNotFoundError.of(name, items.columns, where="the table of items (`columns.item_features`)")
+        dtype = items[name].dtype
+        if isinstance(dtype, (pl.List, pl.Array)) or (names is not None and dtype == pl.String):
+            categorical.append(name)
+        elif dtype == pl.String and items[name].n_unique() <= max(2, len(items) // 10):
+            categorical.append(name)
+        elif dtype.is_numeric():
+            continuous.append(name)
+    return categorical, continuous
+
+
+def plan(items: pl.DataFrame | None, columns: ColumnsConfig, prepare: PrepareConfig) -> Workflow:
+    """The operator graph: ids, the item's own columns, the history, and the target."""
+    user = [columns.user] >> ops.Categorify() >> ops.AddTags(tags=("user", "id"))
+    item = [columns.item] >> ops.Categorify() >> ops.AddTags(tags=("item", "id"))
+    outputs: Node = user + item
+    categorical, continuous = item_features(items, columns)
+    if items is not None and (categorical or continuous):
+        known = items.select(columns.item, *categorical, *continuous)
+        joined = [columns.item] >> ops.JoinExternal(known, on=columns.item)
+        if categorical:
+            outputs = outputs + (joined[categorical] >> ops.Categorify() >> ops.AddTags(tags=("item",)))
+        if continuous:
+            filled = joined[continuous] >> ops.Normalize() >> ops.FillMissing(fill_val=0.0)
+            outputs = outputs + (filled >> ops.AddTags(tags=("item",)))
+    if prepare.history != "none":
+        time = columns.time if prepare.history == "earlier" else None
+        keys = [columns.user, ROW] if time is None else [columns.user, time, ROW]
+        history = ops.History(key=columns.user, item=columns.item, time=time, length=prepare.max_items)
+        outputs = outputs + ((keys + item) >> history)["history"]
+    if columns.rating is not None:
+        bar = prepare.positive
+        taken = [columns.rating] >> ops.LambdaOp(lambda rating: (rating > bar).cast(pl.Float32))
+        outputs = outputs + (taken >> ops.AddTags(tags=("target", "binary")))
+    return Workflow(outputs)
+
+
+def prepare(recipe: Recipe, work: Path, *, step: str) -> None:
+    """Raw files to `work/workflow` and `work/features`, each written whole or not at all."""
+    columns = recipe.columns
+    raw = read_data(recipe, work)
+    split = write_split(
+        raw.interactions,
+        work / "split",
+        kind=recipe.split.kind,
+        user=columns.user,
+        time=columns.time,
+        ratio=recipe.split.ratio,
+        seed=recipe.split.seed,
+        overwrite=True,
+    )
+    train, test = Dataset(split / "train"), Dataset(split / "test")
+    if not train.rows or not test.rows:
+        raise DataError(
+            f"the split of `{recipe.data.path}` has {train.rows} training and {test.rows} test rows",
+            hint="`split.kind` and `split.ratio` decide what is kept for the test",
+        )
+    fitted = plan(raw.items, columns, recipe.prepare).fit(train)
+    fitted.save(work / "workflow", overwrite=True)
+    write_features(fitted, {"train": train, "test": test}, raw.items, recipe, work / "features", step=step)
+
+
+def write_features(
+    fitted: FittedWorkflow,
+    parts: Mapping[str, Dataset],
+    items: pl.DataFrame | None,
+    recipe: Recipe,
+    out: Path,
+    *,
+    step: str,
+) -> None:
+    """The four tables of docs/contracts.md under one manifest."""
+    workflow = read_manifest(out.parent / "workflow", "workflow").sha256
+    with write_artifact(out, "features", parents={"workflow": workflow}, extra={"step": step}, overwrite=True) as draft:
+        for name, data in parts.items():
+            shuffle = Shuffle.FULL if name == "train" else Shuffle.NONE
+            fitted.transform(data, out_of_fold=True).to_parquet(draft.path / name, shuffle=shuffle, seed=recipe.seed)
+        write_items(fitted, parts["train"], items, recipe.columns, draft.path / "items")
+        write_users(fitted, parts["train"], parts["test"], recipe.columns, draft.path / "users")

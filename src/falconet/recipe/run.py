@@ -1,0 +1,162 @@
+"""A recipe's steps in order. A step that is complete and unchanged is skipped; one that was killed carries on.
+
+Each step writes one folder (or report.json) whose manifest carries the step's key: the hash of the settings it reads
+and of the manifests of its inputs. The key decides what is unchanged, nothing else does.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from falconet.config import config_hash, to_plain
+from falconet.errors import ArtifactError, DataError
+from falconet.io.artifact import clean, is_complete, read_manifest
+from falconet.progress import note
+from falconet.recipe.config import Recipe
+from falconet.recipe.lock import locked
+
+NAMES = ("prepare", "retriever", "ranker", "evaluate", "bundle")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: the key of what it would make, whether that is there already, and how to make it."""
+
+    name: str
+    key: Callable[[], str]
+    complete: Callable[[str], bool]
+    make: Callable[[str], None]
+
+
+def run(recipe: Recipe, work: str | Path, *, until: str = "bundle", only: str | None = None) -> dict[str, Any]:
+    """Run the steps up to `until` in the folder `work`; the report where there is one.
+
+    With `only`, that single step, whose inputs must be there. Raises ArtifactError when another run holds the folder.
+    """
+    work = Path(work)
+    with locked(work):
+        for folder in (work, work / "runs", work / "features"):
+            clean(folder)
+        for step in steps(recipe, work):
+            if only is None or step.name == only:
+                _run_step(step)
+            if step.name == until:
+                break
+    report = work / "report.json"
+    return json.loads(report.read_bytes()) if report.is_file() else {}
+
+
+def _run_step(step: Step) -> None:
+    key = step.key()
+    if step.complete(key):
+        note(f"{step.name}: unchanged, skipped")
+        return
+    note(f"{step.name} …")
+    start = time.monotonic()
+    step.make(key)
+    note(f"{step.name}: done in {time.monotonic() - start:.1f} s")
+
+
+def steps(recipe: Recipe, work: Path) -> list[Step]:
+    """The recipe's steps in their order."""
+    # Imported here, so that a recipe with a misspelt key fails before torch and Polars are loaded.
+    from falconet.recipe import stages
+    from falconet.recipe.prepare import prepare
+
+    def settings(*names: str) -> Mapping[str, Any]:
+        return {"seed": recipe.seed, **{name: to_plain(getattr(recipe, name)) for name in names}}
+
+    def manifest(name: str, kind: str) -> str:
+        try:
+            return read_manifest(work / name, kind).sha256
+        except ArtifactError as error:
+            raise ArtifactError(f"no {kind} at `{work / name}`", hint="run the step before this one first") from error
+
+    def key(step: str, reads: Mapping[str, Any], *inputs: str) -> str:
+        return config_hash({"step": step, "settings": reads, "inputs": inputs})
+
+    def prepare_key() -> str:
+        data = {**to_plain(recipe.data), "path": None, "items": None}
+        reads = {**settings("split", "columns", "prepare"), "data": data}
+        return key("prepare", reads, raw_fingerprint(recipe))
+
+    def features() -> str:
+        return manifest("features", "features")
+
+    return [
+        Step(
+            "prepare",
+            prepare_key,
+            lambda k: is_complete(work / "features", "features", step=k) and is_complete(work / "workflow", "workflow"),
+            lambda k: prepare(recipe, work, step=k),
+        ),
+        Step(
+            "retriever",
+            lambda: key("retriever", settings("retriever", "columns"), features()),
+            lambda k: is_complete(work / "runs/retriever", "run", step=k),
+            lambda k: stages.train_retriever(recipe, work, step=k),
+        ),
+        Step(
+            "ranker",
+            lambda: key(
+                "ranker", settings("ranker", "bundle", "columns"), features(), manifest("runs/retriever", "run")
+            ),
+            lambda k: is_complete(work / "runs/ranker", "run", step=k),
+            lambda k: stages.train_ranker(recipe, work, step=k),
+        ),
+        Step(
+            "evaluate",
+            lambda: key(
+                "evaluate",
+                settings("evaluate", "bundle", "columns", "split"),
+                features(),
+                manifest("runs/retriever", "run"),
+                manifest("runs/ranker", "run"),
+            ),
+            lambda k: stages.report_key(work) == k,
+            lambda k: stages.evaluate(recipe, work, step=k),
+        ),
+        Step(
+            "bundle",
+            lambda: key(
+                "bundle",
+                settings("bundle", "columns", "prepare", "serve"),
+                features(),
+                manifest("runs/retriever", "run"),
+                manifest("runs/ranker", "run"),
+            ),
+            lambda k: is_complete(work / "bundle", "bundle", step=k),
+            lambda k: stages.bundle(recipe, work, step=k),
+        ),
+    ]
+
+
+def raw_fingerprint(recipe: Recipe) -> str:
+    """The hash of the contents of the raw files, whatever they are called and wherever they lie."""
+    import hashlib
+
+    total = hashlib.sha256()
+    for given in (recipe.data.path, recipe.data.items):
+        if given is None:
+            continue
+        path = Path(given)
+        if not path.exists():
+            raise DataError(
+                f"no file or folder `{path}`", hint="`data.path` of the recipe says where the raw files are"
+            )
+        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+        for file in files:
+            with file.open("rb") as opened:
+                total.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
+    return total.hexdigest()
+
+
+def forget(folder: Path) -> None:
+    """Remove the run of another configuration, so that training starts anew instead of refusing to resume."""
+    shutil.rmtree(folder, ignore_errors=True)

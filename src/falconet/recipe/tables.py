@@ -1,0 +1,117 @@
+"""The two tables that evaluation and serving read beside the rows: one row per item, one row per user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from falconet.etl.dataset import Dataset
+from falconet.etl.workflow import FittedWorkflow
+from falconet.io.artifact import write_artifact
+from falconet.recipe.config import ColumnsConfig
+from falconet.schema import FOOTER_KEY, Column, Schema, Tag
+
+
+def write_items(
+    fitted: FittedWorkflow, train: Dataset, items: pl.DataFrame | None, columns: ColumnsConfig, out: Path
+) -> None:
+    """One row per item seen in training, by ascending code: code, raw id, title, attributes, features, counts."""
+    counts = train.scan().group_by(columns.item).agg(pl.len().cast(pl.Int64).alias("count")).collect()
+    side = fitted.prune(tags=[Tag.ITEM], without=["history"])
+    raw = counts.select(columns.item)
+    features = side.transform(raw)
+    names = [name for name in features.columns if name != columns.item]
+    frame = pl.concat([features, counts.rename({columns.item: "item_id"})], how="horizontal")
+    shown: list[str] = []
+    if items is not None:
+        shown = [n for n in items.columns if n != columns.item]
+        # Features keep their names; what people see of the same column is stored as `show_NAME`.
+        show = items.rename({n: f"show_{n}" if n != columns.title else "title" for n in shown})
+        frame = frame.join(show, left_on="item_id", right_on=columns.item, how="left", maintain_order="left")
+        shown = [n for n in show.columns if n != columns.item]
+    if "title" not in frame.columns:
+        frame = frame.with_columns(title=pl.col("item_id").cast(pl.String))
+        shown = ["title", *shown]
+    frame = frame.with_columns(
+        title=pl.col("title").fill_null(pl.col("item_id").cast(pl.String)),
+        log_popularity=pl.col("count").cast(pl.Float64).log1p().cast(pl.Float32),
+    ).sort(columns.item)
+    popularity = Column(
+        name="log_popularity", dtype="float32", nullable=False, tags=frozenset({Tag.ITEM, Tag.CONTINUOUS})
+    )
+    plain = [_plain(frame, name) for name in ("item_id", *shown, "count")]
+    schema = Schema((side.schema[columns.item], *plain, *(side.schema[n] for n in names), popularity))
+    write_table(frame, schema, out)
+
+
+def write_users(fitted: FittedWorkflow, train: Dataset, test: Dataset, columns: ColumnsConfig, out: Path) -> None:
+    """One row per training user, by ascending code: code, raw id, user-side features as known at the end, `seen`, `relevant`."""
+    user, item = columns.user, columns.item
+    order = [name for name in (columns.time, "row") if name is not None]
+    codes = fitted.prune(outputs=[user, item])
+
+    def coded(data: Dataset) -> pl.DataFrame:
+        raw = data.scan().select(dict.fromkeys([user, item, *order])).collect()
+        both = codes.transform(raw.select(user, item))
+        return pl.concat(
+            [both.select(pl.col(user).alias("user_code"), pl.col(item).alias("item_code")), raw], how="horizontal"
+        )
+
+    seen = (
+        coded(train)
+        .sort(order)
+        .group_by(user, maintain_order=True)
+        .agg(pl.col("user_code").first(), seen=pl.col("item_code"))
+    )
+    unknown = 2  # codes up to this one are padding, null and out of vocabulary
+    relevant = (
+        coded(test)
+        .group_by(user, maintain_order=True)
+        .agg(
+            relevant=pl.col("item_code").filter(pl.col("item_code") > unknown),
+            relevant_unknown=(pl.col("item_code") <= unknown).sum().cast(pl.Int32),
+        )
+    )
+    frame = seen.join(relevant, on=user, how="left", maintain_order="left").with_columns(
+        pl.col("relevant").fill_null([]), pl.col("relevant_unknown").fill_null(0)
+    )
+    side = fitted.prune(tags=[Tag.USER])
+    types = train.schema
+    asked = {name: pl.lit(None, dtype=types[name]) for name in side.input_columns if name != user}
+    features = side.transform(frame.select(pl.col(user), **asked))
+    names = [name for name in features.columns if name != user]
+    frame = pl.concat([features, frame.rename({user: "user_id"}).drop("user_code")], how="horizontal").sort(user)
+    codes_dtype = str(fitted.schema[item].dtype)
+    lists = [Column(name=n, dtype=codes_dtype, list="ragged", nullable=False) for n in ("seen", "relevant")]
+    schema = Schema(
+        (
+            side.schema[user],
+            _plain(frame, "user_id"),
+            *(side.schema[n] for n in names),
+            *lists,
+            Column(name="relevant_unknown", dtype="int32", nullable=False),
+        )
+    )
+    write_table(frame, schema, out)
+
+
+def write_table(frame: pl.DataFrame, schema: Schema, out: Path) -> None:
+    """One frame as an artefact of one Parquet file, the schema in its footer."""
+    with write_artifact(out, "features") as draft:
+        frame.select(schema.names).write_parquet(
+            draft.path / "part-00000.parquet", compression="lz4", metadata={FOOTER_KEY.decode(): schema.to_json()}
+        )
+
+
+def _plain(frame: pl.DataFrame, name: str) -> Column:
+    """A column for people and look-ups, without tags."""
+    arrow = frame.select(name).head(0).to_arrow().schema.field(0).type
+    is_list = isinstance(frame[name].dtype, pl.List)
+    inner = arrow.value_type if is_list else arrow
+    dtype = (
+        "string"
+        if str(inner) in ("large_string", "string_view")
+        else {"float": "float32", "double": "float64"}.get(str(inner), str(inner))
+    )
+    return Column(name=name, dtype=dtype, list="ragged" if is_list else None)

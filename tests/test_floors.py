@@ -1,0 +1,143 @@
+"""The architecture as a test: imports point down, and each heavy dependency has one gate. docs/architecture.md says why."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "falconet"
+
+# The longest matching prefix rules. A module may import lower floors and its own folder.
+FLOORS = {
+    "errors": 0, "registry": 0, "hashing": 0, "progress": 0,
+    "schema": 1, "config": 1, "batch": 1, "nn": 1.5, "compute": 1.5,
+    "io": 2, "train.runtime": 2,
+    "loader": 3, "metrics": 3, "retrieval": 3, "datasets": 3,
+    "etl": 3, "etl.ops": 3.2, "ops": 3.3, "etl.graph": 3.4, "etl.workflow": 3.5,
+    "models": 4, "train": 5, "evaluate": 6, "serve": 7, "serve.app": 8,
+    "recipe": 9, "cli": 10, "__main__": 11, "testing": 12,
+}  # fmt: skip
+
+GATES = {
+    "dask": {"compute.dask"},
+    "distributed": {"compute.dask"},
+    "faiss": {"retrieval.faiss"},
+    "fastapi": {"serve.app"},
+    "starlette": {"serve.app"},
+    "uvicorn": {"cli.serve"},
+    "typer": {"cli"},
+}
+
+NO_TORCH = ("etl", "ops", "compute", "datasets", "io", "schema", "config", "errors", "registry", "hashing", "progress")
+NO_POLARS = ("loader", "nn", "models", "metrics", "train", "retrieval", "datasets", "io", "schema", "config", "batch")
+NOT_ON_TRAINING_MACHINES = {"polars", "dask", "distributed", "pydantic", "typer", "fastapi", "uvicorn"}
+
+MODULES = sorted(
+    p.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+    for p in ROOT.rglob("*.py")
+    if p != ROOT / "__init__.py"
+)
+
+
+def imports(module: str) -> set[str]:
+    """Every module imported anywhere in the file, type checking apart, as dotted names."""
+    path = ROOT / (module.replace(".", "/") + ".py")
+    tree = ast.parse((path if path.exists() else ROOT / module.replace(".", "/") / "__init__.py").read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = node.module in {"falconet", *(f"falconet.{m}" for m in MODULES)}
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (
+                {n for n in names if n.removeprefix("falconet.") in MODULES} or {node.module}
+                if inner
+                else {node.module}
+            )
+    return found
+
+
+def own(module: str) -> set[str]:
+    return {name.removeprefix("falconet.") for name in imports(module) if name.startswith("falconet.")}
+
+
+def outside(module: str) -> set[str]:
+    return {name.split(".")[0] for name in imports(module)} - {"falconet"}
+
+
+def floor(module: str) -> float:
+    prefixes = [p for p in FLOORS if module == p or module.startswith(p + ".")]
+    assert prefixes, f"`{module}` has no floor: give it one here and in docs/architecture.md"
+    return FLOORS[max(prefixes, key=len)]
+
+
+def within(module: str, parts: tuple[str, ...] | set[str]) -> bool:
+    return any(module == part or module.startswith(part + ".") for part in parts)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module: str) -> None:
+    folder = module.split(".")[0]
+    up = {
+        n for n in own(module) if floor(n) > floor(module) or (floor(n) == floor(module) and n.split(".")[0] != folder)
+    }
+    assert not up, f"`{module}` (floor {floor(module)}) imports {up} above its own floor"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_each_heavy_dependency_has_one_gate(module: str) -> None:
+    beyond = {name for name in outside(module) if name in GATES and not within(module, GATES[name])}
+    assert not beyond, f"`{module}` imports {beyond}; only {[GATES[b] for b in beyond]} may"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if within(m, NO_TORCH)])
+def test_etl_has_no_torch(module: str) -> None:
+    assert not outside(module) & {"torch", "safetensors"}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if within(m, NO_POLARS)])
+def test_training_machines_need_no_etl(module: str) -> None:
+    assert not outside(module) & NOT_ON_TRAINING_MACHINES
+    assert not {n for n in own(module) if within(n, ("etl", "ops", "compute"))}
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if within(m, ("models",)) and m not in ("models", "models.store")]
+)
+def test_a_model_file_has_no_machinery(module: str) -> None:
+    allowed = ("nn", "schema", "registry", "batch", "errors", "models.base")
+    assert not {n for n in own(module) if not within(n, allowed)}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if within(m, ("serve",))])
+def test_serving_never_imports_training(module: str) -> None:
+    assert not {n for n in own(module) if within(n, ("train", "loader", "compute.dask"))}
+
+
+@pytest.mark.parametrize("folder", ["etl/ops"])
+def test_siblings_do_not_import_each_other(folder: str) -> None:
+    prefix = folder.replace("/", ".") + "."
+    for module in (m for m in MODULES if m.startswith(prefix)):
+        assert not {n for n in own(module) if n.startswith(prefix)}, f"`{module}` imports a sibling"
+
+
+@pytest.mark.parametrize(
+    "command", ["import falconet", "import falconet.cli.main, sys; sys.argv = ['falconet', '--help']"]
+)
+def test_the_front_door_is_light(command: str) -> None:
+    call = "\ntry:\n    falconet.cli.main.main()\nexcept SystemExit:\n    pass" if "main" in command else ""
+    check = f"import sys\n{command}{call}\nheavy = {{'torch', 'polars', 'pyarrow', 'dask', 'fastapi'}} & set(sys.modules)\nassert not heavy, heavy"
+    subprocess.run([sys.executable, "-W", "error", "-c", check], check=True, capture_output=True, timeout=60)

@@ -62,7 +62,7 @@ def install(extras: str, torch_index: str | None) -> None:
 
 
 def main() -> int:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - an older Python can start this file, and should be told
         print(f"error: falconet needs Python 3.11 or newer, this is {sys.version.split()[0]}", file=sys.stderr)
         return 1
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -31,7 +31,30 @@ _HOME = {
 }
 _MODULES = ("models", "nn", "ops")
 
-__all__ = [*sorted(_HOME), *_MODULES]
+__all__ = [
+    "Batch",
+    "ColumnSelector",
+    "DaskExecutor",
+    "Dataset",
+    "FalconetError",
+    "FittedWorkflow",
+    "Loader",
+    "LocalExecutor",
+    "Ragged",
+    "Recommender",
+    "Runtime",
+    "Schema",
+    "Shuffle",
+    "Tag",
+    "TrainConfig",
+    "Trainer",
+    "Workflow",
+    "get_embedding_sizes",
+    "launch",
+    "models",
+    "nn",
+    "ops",
+]
 
 if TYPE_CHECKING:
     from falconet import models, nn, ops

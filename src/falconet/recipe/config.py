@@ -1,4 +1,4 @@
-"""A recipe: one TOML file that says what to build. Read and checked, down to the models' own settings, before any work."""
+"""A recipe: one TOML file that says what to build, checked down to the models' own settings before any work."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ class Recipe:
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe in a TOML file, with `a.b=value` overrides applied. Relative data paths start at the working directory.
+    """The recipe in a TOML file, with `a.b=value` overrides applied. Data paths start at the working directory.
 
-    Raises DataError where the file is missing, ConfigError naming the key, what was given and what is allowed otherwise.
+    Raises DataError where the file is missing, else ConfigError naming the key, what was given and what is allowed.
     """
     path = Path(path)
     try:

@@ -71,9 +71,8 @@ def item_features(items: pl.DataFrame | None, columns: ColumnsConfig) -> tuple[l
         if name not in items.columns:
             raise ColumnNotFoundError.of(name, items.columns, where="the table of items (`columns.item_features`)")
         dtype = items[name].dtype
-        if isinstance(dtype, (pl.List, pl.Array)) or (names is not None and dtype == pl.String):
-            categorical.append(name)
-        elif dtype == pl.String and items[name].n_unique() <= max(2, len(items) // 10):
+        few = names is not None or (dtype == pl.String and items[name].n_unique() <= max(2, len(items) // 10))
+        if isinstance(dtype, (pl.List, pl.Array)) or (dtype == pl.String and few):
             categorical.append(name)
         elif dtype.is_numeric():
             continuous.append(name)

@@ -46,7 +46,7 @@ def write_items(
 
 
 def write_users(fitted: FittedWorkflow, train: Dataset, test: Dataset, columns: ColumnsConfig, out: Path) -> None:
-    """One row per training user, by ascending code: code, raw id, user-side features as known at the end, `seen`, `relevant`."""
+    """One row per training user, by ascending code: code, raw id, features as known at the end, `seen`, `relevant`."""
     user, item = columns.user, columns.item
     order = [name for name in (columns.time, "row") if name is not None]
     codes = fitted.prune(outputs=[user, item])

@@ -59,5 +59,5 @@ def test_embedding_widths_follow_the_rule(cardinality: int, width: int) -> None:
 
 def test_sizes_of_categorical_columns() -> None:
     assert get_embedding_sizes(Schema((GENRES, AGE))) == {"genres": (24, 16)}
-    with pytest.raises(SchemaError, match="(?s)`x` has no cardinality.*Categorify"):
+    with pytest.raises(SchemaError, match=r"(?s)`x` has no cardinality.*Categorify"):
         get_embedding_sizes(Schema((Column(name="x", dtype="int32", tags=frozenset({"categorical"})),)))

@@ -1,0 +1,52 @@
+"""Recipes are checked before any work starts, down to the settings of the models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from falconet.errors import ConfigError, DataError
+from falconet.recipe.config import read_recipe
+
+ROOT = Path(__file__).parent.parent.parent
+DEMO = ROOT / "src/falconet/recipe/demo.toml"
+RECIPES = sorted([DEMO, *(ROOT / "recipes").glob("*.toml")])
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_the_shipped_recipes_are_right(path: Path) -> None:
+    assert read_recipe(path).format == 1
+
+
+def test_a_setting_can_be_overridden() -> None:
+    recipe = read_recipe(DEMO, ["data.path=some/where", "bundle.candidates=7", "split.ratio=0.5"])
+    assert (recipe.data.path, recipe.bundle.candidates, recipe.split.ratio) == ("some/where", 7, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("retreiver.model=TwoTower", "(?s)unknown key `retreiver`.*did you mean `retriever`"),
+        ("retriever.model=TwoTowers", "(?s)`recipe.retriever.model` is `TwoTowers`.*did you mean `TwoTower`"),
+        ("retriever.train.epoch=3", "(?s)`recipe.retriever.train` has an unknown key `epoch`.*did you mean `epochs`"),
+        ("ranker.config.hiden=[]", "(?s)`recipe.ranker.config` has an unknown key `hiden`.*did you mean `hidden`"),
+        ("split.kind=randm", "(?s)`recipe.split.kind` must be one of 'random'.*not 'randm'.*did you mean `random`"),
+        ("split.ratio=1.5", "`split.ratio` is 1.5"),
+        ("bundle.candidates=many", "`recipe.bundle.candidates` must be a whole number, not 'many'"),
+        ("format=2", "recipe format 2, this version reads 1"),
+        ("nothing", "(?s)`--set nothing` is not a setting.*--set table.key=value"),
+        ("seed.x=1", "`seed` is a value, not a table"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_is_allowed(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(DEMO, [override])
+
+
+def test_a_missing_recipe_and_broken_toml_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no recipe at `.*none\.toml`"):
+        read_recipe(tmp_path / "none.toml")
+    (tmp_path / "broken.toml").write_text("[data\n")
+    with pytest.raises(ConfigError, match=r"broken\.toml` is not TOML"):
+        read_recipe(tmp_path / "broken.toml")

@@ -48,11 +48,14 @@ class Ragged:
 
     def take(self, rows: Tensor) -> Ragged:
         """The given rows (int64), in the given order, repeats allowed."""
-        lengths = self.lengths[rows]
+        starts = self.offsets.index_select(0, rows)
+        lengths = self.offsets.index_select(0, rows + 1) - starts
         offsets = torch.zeros(len(rows) + 1, dtype=torch.int64, device=self.offsets.device)
         torch.cumsum(lengths, 0, out=offsets[1:])
-        start = torch.repeat_interleave(self.offsets[:-1][rows] - offsets[:-1], lengths)
-        return Ragged(self.values[start + torch.arange(len(start), device=start.device)], offsets)
+        total = int(offsets[-1])
+        places = torch.repeat_interleave(starts - offsets[:-1], lengths, output_size=total)
+        places += torch.arange(total, device=places.device)
+        return Ragged(self.values.index_select(0, places), offsets)
 
     def to_lists(self) -> list[list[int]]:
         values, offsets = self.values.tolist(), self.offsets.tolist()

@@ -1,0 +1,291 @@
+"""The folder that is served: workflow, models, index, catalogue and people, under one manifest that answers for them.
+
+A bundle holds the answers to a few probe requests. Loading asks them again: a bundle that answers differently on this
+machine than where it was built is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from falconet.batch import Batch
+from falconet.config import from_plain, to_plain
+from falconet.errors import ArtifactError, ConfigError
+from falconet.etl.workflow import FittedWorkflow
+from falconet.io.artifact import Manifest, read_artifact, read_manifest, write_artifact
+from falconet.models.base import Model, Retriever
+from falconet.models.store import load_model
+from falconet.retrieval.candidates import CandidateRows
+from falconet.retrieval.exact import ExactIndex
+from falconet.schema import FOOTER_KEY, Schema, Tag
+from falconet.serve.engine import Engine, Query
+from falconet.serve.features import RequestFeatures
+from falconet.serve.tables import Catalogue, People, read_table, user_side
+
+FORMAT = 1  # of serving.json
+KIND = "bundle"
+_TOLERANCE = 1e-5  # how far a probe's scores may lie from those of the machine that built the bundle
+_CHUNK = 8192  # items per pass through the item tower
+_NOT_SERVED = ("relevant", "relevant_unknown")  # what users will do in the test has no place in a bundle
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingConfig:
+    """serving.json. `verb` is what people do with items, for reasons like "because you watched"."""
+
+    user: str
+    item: str
+    candidates: int = 200
+    history: int = 50
+    verb: str = "watched"
+    bias: bool = False  # whether the last dimension of the vectors is a bias, no direction
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        if self.candidates < 1 or self.history < 1:
+            raise ConfigError(
+                f"a bundle with {self.candidates} candidates and a history of {self.history}", hint="at least 1 each"
+            )
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle in memory, ready to answer."""
+
+    path: Path
+    manifest: Manifest
+    config: ServingConfig
+    engine: Engine
+    vectors: Tensor
+    """float32 of [items, D], in the catalogue's order."""
+
+    @property
+    def name(self) -> str:
+        """The first twelve digits of the manifest's hash: two bundles with one name are the same."""
+        return self.manifest.sha256[:12]
+
+
+def load_bundle(path: str | Path) -> Bundle:
+    """The bundle in a folder, after every hash fits and every probe is answered as it was when the bundle was built.
+
+    Raises ArtifactError where it is missing, damaged, of another format, or answers differently here.
+    """
+    path = Path(path)
+    manifest = read_artifact(path, KIND)
+    bundle = _open(path, manifest)
+    for probe in manifest.extra.get("probes", []):
+        _check_probe(path, probe, _probe(bundle.engine, probe["request"]))
+    return bundle
+
+
+def build_bundle(
+    out: str | Path,
+    *,
+    workflow: str | Path,
+    retriever: str | Path,
+    ranker: str | Path | None,
+    items: str | Path,
+    users: str | Path,
+    config: ServingConfig,
+    data: Mapping[str, Any],
+    extra: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> Bundle:
+    """Write a bundle whole or not at all, and give it loaded.
+
+    `workflow`: a saved FittedWorkflow; targets and histories are cut off, the people's own are in `users`.
+    `retriever`, `ranker`: models/store.py folders. `items`, `users`: features/items and features/users.
+    `data`: {"rows", "from", "to"} of the training data. `extra`: more keys for the manifest, such as the step's.
+    """
+    first, second = load_model(retriever), None if ranker is None else load_model(ranker)
+    parents = {"workflow": read_manifest(workflow, "workflow").sha256}
+    with write_artifact(out, KIND, parents=parents, extra=extra, overwrite=overwrite) as draft:
+        to = draft.path
+        _serving_part(FittedWorkflow.load(workflow)).save(to / "workflow")
+        shutil.copytree(retriever, to / "retriever")
+        if ranker is not None:
+            shutil.copytree(ranker, to / "ranker")
+        _copy_table(items, to / "items.parquet")
+        _copy_table(users, to / "users.parquet", without=_NOT_SERVED)
+        catalogue = Catalogue(to / "items.parquet", config.item)
+        _write_popular(catalogue, config.item, to / "popular.parquet")
+        vectors_ND = item_vectors(_retriever(first, to), catalogue.features)
+        save_file({"vectors": vectors_ND, "codes": catalogue.codes}, to / "index.safetensors")
+        _write_config(config, to)
+        engine = _open(to, None).engine
+        requests = _probe_requests(engine)
+        if _has_bias(engine):
+            _write_config(ServingConfig(**{**to_plain(config), "bias": True}), to)
+        draft.extra |= {
+            "models": {"retriever": type(first).__name__, "ranker": second and type(second).__name__},
+            "dim": vectors_ND.shape[1],
+            "items": len(catalogue),
+            "ann_recall": None,
+            "data": dict(data),
+            "probes": [{"request": request, **_probe(engine, request)} for request in requests],
+        }
+    return load_bundle(out)
+
+
+def item_vectors(retriever: Retriever, items: Batch) -> Tensor:
+    """The vectors of all items: float32 of [items, D]."""
+    with torch.inference_mode():
+        chunks = [retriever.item(items[at : at + _CHUNK]) for at in range(0, items.rows, _CHUNK)]
+    return torch.cat(chunks).float().contiguous()
+
+
+def _open(path: Path, manifest: Manifest | None) -> Bundle:
+    """The parts of a bundle, put together. Without a manifest: of one that is being built."""
+    config = _read_config(path / "serving.json")
+    retriever = _retriever(load_model(path / "retriever"), path)
+    ranker = load_model(path / "ranker") if (path / "ranker").is_dir() else None
+    catalogue = Catalogue(path / "items.parquet", config.item)
+    schema = _request_schema(retriever, ranker)
+    people = People(path / "users.parquet", schema.names)
+    try:
+        index = load_file(path / "index.safetensors")
+        vectors_ND, codes_N = index["vectors"], index["codes"]
+    except (SafetensorError, OSError, KeyError) as error:
+        raise ArtifactError(f"`{path / 'index.safetensors'}` is no index: {error!r}") from error
+    if not torch.equal(codes_N, catalogue.codes):
+        raise ArtifactError(f"`{path / 'index.safetensors'}` has other items than items.parquet")
+    features = RequestFeatures(
+        schema=schema,
+        people=people,
+        workflow=FittedWorkflow.load(path / "workflow"),
+        user=config.user,
+        item=catalogue.schema[config.item],
+        length=config.history,
+    )
+    rows = None if ranker is None else CandidateRows(schema + catalogue.features_schema, catalogue.features)
+    popular = pq.read_table(path / "popular.parquet").column(config.item).to_pylist()
+    engine = Engine(
+        catalogue,
+        people,
+        features,
+        retriever,
+        ExactIndex(vectors_ND, codes_N),
+        ranker,
+        rows,
+        popular,
+        config.candidates,
+    )
+    return Bundle(path, manifest or Manifest(KIND, {}, {}, {}, ""), config, engine, vectors_ND)
+
+
+def _retriever(model: Model, path: Path) -> Retriever:
+    if not isinstance(model, Retriever):
+        raise ArtifactError(
+            f"`{path / 'retriever'}` is a {type(model).__name__}, which has no vectors to search",
+            hint="a retriever such as TwoTower is needed",
+        )
+    return model
+
+
+def _request_schema(retriever: Model, ranker: Model | None) -> Schema:
+    """The columns a request must bring for both models."""
+    schema = user_side(retriever.schema)
+    if ranker is not None:
+        schema += user_side(ranker.schema).without(schema.names)
+    return schema
+
+
+def _serving_part(fitted: FittedWorkflow) -> FittedWorkflow:
+    """The workflow without targets (nobody knows them yet) and histories (users.parquet and the store have them)."""
+    kept = fitted.schema.without_tags(Tag.TARGET, Tag.WEIGHT, Tag.SEQUENCE)
+    return fitted.prune(outputs=kept.names)
+
+
+def _copy_table(source: str | Path, to: Path, without: tuple[str, ...] = ()) -> None:
+    table, schema = read_table(source)
+    schema = schema.without(without)
+    footer = {FOOTER_KEY: schema.to_json().encode()}
+    pq.write_table(table.select(schema.names).replace_schema_metadata(footer), to, compression="lz4")
+
+
+def _write_popular(catalogue: Catalogue, item: str, to: Path) -> None:
+    """The catalogue's codes from the most to the least popular, ties by ascending code."""
+    order = sorted(range(len(catalogue)), key=lambda row: (-catalogue.counts[row], row))
+    codes = catalogue.codes[torch.tensor(order, dtype=torch.int64)].tolist()
+    counts = [catalogue.counts[row] for row in order]
+    pq.write_table(pa.table({item: pa.array(codes, pa.int64()), "count": pa.array(counts, pa.int64())}), to)
+
+
+def _write_config(config: ServingConfig, to: Path) -> None:
+    (to / "serving.json").write_text(json.dumps(to_plain(config), indent=1, sort_keys=True))
+
+
+def _read_config(path: Path) -> ServingConfig:
+    try:
+        plain = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"`{path}` cannot be read: {error}") from error
+    if isinstance(plain, dict) and plain.get("format") != FORMAT:
+        raise ArtifactError(f"`{path}` has format {plain.get('format')}, this version reads {FORMAT}")
+    try:
+        return from_plain(ServingConfig, plain, where=str(path))
+    except ConfigError as error:
+        raise ArtifactError(str(error)) from error
+
+
+def _probe_requests(engine: Engine) -> list[dict[str, Any]]:
+    """The person with the most and the one with the fewest items, a stranger with a history, and nobody."""
+    people, catalogue = engine.people, engine.catalogue
+    requests: list[dict[str, Any]] = [{"k": 10}]
+    if len(people):
+        counts = people.counts()
+        for row in dict.fromkeys((int(counts.argmax()), int(counts.argmin()))):
+            requests.append({"user_id": people.ids.values[row], "k": 10})
+    if len(catalogue):
+        liked = [catalogue.row_of_code(code) for code in engine.popular[:3]]
+        requests.append({"history": [catalogue.ids.values[row] for row in liked if row is not None], "k": 10})
+    return requests
+
+
+def _probe(engine: Engine, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Items and scores for a probe, from the models alone."""
+    user_id = request.get("user_id")
+    person = None if user_id is None else engine.people.row(user_id)
+    codes = [engine.catalogue.code(item) for item in request.get("history", [])]
+    history = [c for c in codes if c is not None] if person is None else engine.features.history(person)
+    exclude = frozenset(history) if person is None else frozenset(engine.people.seen(person).tolist())
+    query = Query(k=request["k"], person=person, user_id=user_id, history=history, exclude=exclude)
+    places = engine.answer(query).places
+    ids = engine.catalogue.ids.values
+    return {"items": [ids[place.row] for place in places], "scores": [place.score for place in places]}
+
+
+def _check_probe(path: Path, probe: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Equal items and scores; items whose scores are as good as equal may stand in another order."""
+    expected = dict(zip(probe["items"], probe["scores"], strict=True))
+    last = probe["scores"][-1] if probe["scores"] else 0.0
+    near = len(found["items"]) == len(probe["items"]) and all(
+        abs(score - expected.get(item, last)) <= _TOLERANCE * max(1.0, abs(score))
+        for item, score in zip(found["items"], found["scores"], strict=True)
+    )
+    if not near:
+        raise ArtifactError(
+            f"`{path}` answers the probe {json.dumps(probe['request'])} differently than when it was built",
+            hint="another version of falconet or torch may compute otherwise; build the bundle again with this one",
+        )
+
+
+def _has_bias(engine: Engine) -> bool:
+    """Whether the users' vectors all end in exactly 1."""
+    history = engine.popular[:3]
+    people: list[int | None] = [None, *range(min(len(engine.people), 8))]
+    with torch.inference_mode():
+        ends = [engine.retriever.user(engine.features.batch(p, None, history, {}))[0, -1] for p in people]
+    return all(float(end) == 1.0 for end in ends)

@@ -1,0 +1,181 @@
+"""The two tables of a bundle in memory: the catalogue and the people known to training.
+
+Numbers become tensors of the types the loader gives in training: int32 where the stored type fits, else int64; float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from falconet.batch import Batch, Feature, Ragged
+from falconet.errors import ArtifactError
+from falconet.io.footer import data_files, read_schema
+from falconet.schema import Column, Schema, Tag
+
+Id = int | str
+SHOW = "show_"  # columns of items.parquet that people see start with this
+
+
+def read_table(path: str | Path) -> tuple[pa.Table, Schema]:
+    """All rows of a Parquet file or a folder of them, and the schema in their footers."""
+    schema = read_schema(path)
+    table = pa.concat_tables([pq.read_table(file, partitioning=None) for file in data_files(path)])
+    return table.combine_chunks(), schema
+
+
+def to_feature(array: pa.ChunkedArray, column: Column) -> Feature:
+    """A column as a tensor: [rows], [rows, length] for lists of one length, Ragged for others."""
+    one = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    if column.list is None:
+        return _numbers(one, column)
+    lengths = pc.list_value_length(one).fill_null(0).to_numpy(zero_copy_only=False)
+    values = _numbers(one.flatten(), column)
+    if isinstance(column.list, int):
+        return values.view(-1, column.list)
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return Ragged(values, torch.from_numpy(offsets))
+
+
+def tensor_type(column: Column) -> torch.dtype:
+    """The type of a column's values in tensors."""
+    kind = column.dtype
+    if kind in ("float16", "float32", "float64"):
+        return torch.float32
+    if kind == "bool":
+        return torch.bool
+    return torch.int32 if kind in ("int8", "int16", "int32", "uint8", "uint16", "date32[day]") else torch.int64
+
+
+def _numbers(array: pa.Array, column: Column) -> Tensor:
+    if array.null_count:
+        raise ArtifactError(f"column `{column.name}` has {array.null_count} missing values")
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp("us", array.type.tz), safe=False).cast(pa.int64())
+    return torch.from_numpy(array.to_numpy(zero_copy_only=False).copy()).to(tensor_type(column))
+
+
+def as_batch(table: pa.Table, schema: Schema) -> Batch:
+    """The columns of `schema` as a batch."""
+    return Batch.of({column.name: to_feature(table.column(column.name), column) for column in schema})
+
+
+class Ids:
+    """Raw ids in row order, and the row of each. Ids are all whole numbers or all strings."""
+
+    def __init__(self, array: pa.ChunkedArray) -> None:
+        self.are_numbers = pa.types.is_integer(array.type)
+        text = array if self.are_numbers or pa.types.is_string(array.type) else array.cast(pa.string())
+        self.values: list[Id] = text.to_pylist()
+        self._rows = {value: row for row, value in enumerate(self.values)}
+
+    def normal(self, value: Id) -> Id:
+        """The id as the data has it: "7" is 7 where ids are numbers, 7 is "7" where they are strings."""
+        if self.are_numbers and isinstance(value, str):
+            digits = value.removeprefix("-")
+            return int(value) if digits.isascii() and digits.isdecimal() and str(int(value)) == value else value
+        return value if self.are_numbers else str(value)
+
+    def row(self, value: Id) -> int | None:
+        """The row of an id; None where it is unknown."""
+        return self._rows.get(self.normal(value))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class Catalogue:
+    """items.parquet: one row per item, by ascending code."""
+
+    def __init__(self, path: str | Path, item: str) -> None:
+        self.table, self.schema = read_table(path)
+        self.features_schema = Schema(tuple(c for c in self.schema if c.tags))
+        self.features = as_batch(self.table, self.features_schema)
+        codes = self.features.features[item]
+        assert isinstance(codes, Tensor)
+        self.codes = codes.to(torch.int64)
+        if bool((self.codes[1:] <= self.codes[:-1]).any()):
+            raise ArtifactError(
+                f"`{path}` does not have one row per code of `{item}`, ascending",
+                hint="items without a code of their own (out of vocabulary) have no place in the catalogue",
+            )
+        self.ids = Ids(self.table.column("item_id"))
+        self.titles: list[str] = self.table.column("title").cast(pa.string()).to_pylist()
+        self.counts: list[int] = self.table.column("count").to_pylist()
+        self._folded = [title.casefold() for title in self.titles]
+        self._row_of_code = torch.full((int(self.codes[-1]) + 1 if len(self.codes) else 0,), -1, dtype=torch.int64)
+        self._row_of_code[self.codes] = torch.arange(len(self.codes))
+        self._rows = self._row_of_code.tolist()
+        self._codes: list[int] = self.codes.tolist()
+        self._shown = [name for name in self.table.column_names if name.startswith(SHOW)]
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def rows(self, codes: Tensor) -> Tensor:
+        """The row of every code, int64; codes must be of this catalogue."""
+        return self._row_of_code[codes]
+
+    def row_of_code(self, code: int) -> int | None:
+        """The row of a code; None for reserved codes and for those of other items."""
+        row = self._rows[code] if 0 <= code < len(self._rows) else -1
+        return None if row < 0 else row
+
+    def code(self, item_id: Id) -> int | None:
+        """The code of a raw id; None where the catalogue has no such item."""
+        row = self.ids.row(item_id)
+        return None if row is None else self._codes[row]
+
+    def attributes(self, row: int) -> dict[str, Any]:
+        """What there is to show of an item beside its title: names without the prefix, plain values."""
+        return {name.removeprefix(SHOW): self.table.column(name)[row].as_py() for name in self._shown}
+
+    def search(self, text: str, limit: int) -> list[int]:
+        """Rows whose title contains the text, those that start with it first, then the more popular."""
+        wanted = text.casefold().strip()
+        found = [row for row, title in enumerate(self._folded) if wanted in title]
+        found.sort(key=lambda row: (not self._folded[row].startswith(wanted), -self.counts[row], row))
+        return found[:limit]
+
+
+class People:
+    """users.parquet: one row per person known to training, by ascending code."""
+
+    def __init__(self, path: str | Path, wanted: Sequence[str]) -> None:
+        table, schema = read_table(path)
+        self.schema = Schema(tuple(c for c in schema if c.name in wanted))
+        self.features = as_batch(table, self.schema)
+        self.ids = Ids(table.column("user_id"))
+        seen = to_feature(table.column("seen"), schema["seen"])
+        assert isinstance(seen, Ragged)
+        self._seen: npt.NDArray[np.int64] = seen.values.to(torch.int64).numpy()
+        self._offsets: list[int] = seen.offsets.tolist()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def row(self, user_id: Id) -> int | None:
+        return self.ids.row(user_id)
+
+    def seen(self, row: int) -> npt.NDArray[np.int64]:
+        """Codes of everything that person met in training, oldest first."""
+        return self._seen[self._offsets[row] : self._offsets[row + 1]]
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many items each person met in training: [rows]."""
+        return np.diff(np.asarray(self._offsets))
+
+
+def user_side(schema: Schema) -> Schema:
+    """A model's columns that a request must bring: of the user and of the moment."""
+    return Schema(tuple(c for c in schema.without_tags(Tag.TARGET) if c.tags & {Tag.USER, Tag.CONTEXT, Tag.SEQUENCE}))

@@ -24,20 +24,20 @@ class Chooser:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        popularity_I = np.exp(world.log_popularity_I)
-        groups = len(world.centre_GD)
-        self.start_G = np.searchsorted(world.group_I, np.arange(groups + 1))
+        popularity_I = np.exp(world.log_popularity)
+        groups = len(world.centre)
+        self.start_G = np.searchsorted(world.group, np.arange(groups + 1))
         cumulated_I = np.concatenate([[0.0], np.cumsum(popularity_I)])
         mass_G = np.diff(cumulated_I[self.start_G])
         with np.errstate(divide="ignore"):
             self.log_mass_G = np.log(mass_G)  # -inf for a group without items, which nobody draws
         # Group number + share of the group's mass up to and with the item: ascending over all items.
-        inside_I = (cumulated_I[1:] - cumulated_I[self.start_G[world.group_I]]) / mass_G[world.group_I]
-        self.edge_I = world.group_I + inside_I
+        inside_I = (cumulated_I[1:] - cumulated_I[self.start_G[world.group]]) / mass_G[world.group]
+        self.edge_I = world.group + inside_I
 
     def choose(self, taste_UD: Floats, count_U: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
         """(user, item), both (N,), by user and within a user in the order of choice; N = count_U.sum()."""
-        logit_UG = SHARPNESS * np.einsum("ud,gd->ug", taste_UD, self.world.centre_GD)
+        logit_UG = SHARPNESS * np.einsum("ud,gd->ug", taste_UD, self.world.centre)
         items = self.world.items
         dense_U = (count_U * 16 > items) | (items <= _DENSE_ITEMS)
         parts: list[tuple[Ints, Ints]] = []
@@ -58,7 +58,7 @@ class Chooser:
     def _draw(
         self, logit_UG: Floats, users: Ints, count_U: Ints, factor: float, random: np.random.Generator
     ) -> tuple[Ints, Ints]:
-        """Draw with replacement, a group and then an item of it; keep each user's first different ones, `count_U` at most."""
+        """Draw with replacement, a group and then an item of it; keep each user's first `count_U` different ones."""
         weight_UG = self.log_mass_G + logit_UG[users]
         weight_UG = np.exp(weight_UG - weight_UG.max(axis=1, keepdims=True))
         edge_UG = np.cumsum(weight_UG, axis=1)
@@ -74,7 +74,7 @@ class Chooser:
         item_N = np.searchsorted(self.edge_I, group_N + random.random(len(place_N)), side="right")
         np.clip(item_N, self.start_G[group_N], self.start_G[group_N + 1] - 1, out=item_N)
         # Sorting packed integers is several times faster than sorting by two keys.
-        bits = int(len(place_N)).bit_length()
+        bits = len(place_N).bit_length()
         packed_N = np.sort(((place_N * self.world.items + item_N) << bits) | np.arange(len(place_N)))
         pair_N = packed_N >> bits
         is_first_N = np.concatenate([[True], pair_N[1:] != pair_N[:-1]])
@@ -85,7 +85,7 @@ class Chooser:
 
     def _score(self, logit_UG: Floats, users: Ints, count_U: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
         """Give every item an exponential waiting time at the rate of its weight; keep the first `count_U`."""
-        rate_UI = self.world.log_popularity_I + logit_UG[users][:, self.world.group_I]
+        rate_UI = self.world.log_popularity + logit_UG[users][:, self.world.group]
         wait_UI = np.log(random.standard_exponential(rate_UI.shape)) - rate_UI
         order_UI = np.argsort(wait_UI, axis=1)
         taken_UI = np.arange(self.world.items) < count_U[users][:, None]

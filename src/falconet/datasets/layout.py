@@ -33,7 +33,7 @@ MOVIES = pa.schema(
 def write_ratings(batches: Iterable[pa.RecordBatch], folder: Path) -> int:
     """Write rating batches of any size as `part-*.parquet` with full row groups, in order; the number of rows.
 
-    Memory is bounded by one row group and the largest batch. The bytes depend only on the rows and the version of pyarrow.
+    Memory is bounded by one row group and the largest batch. The bytes depend only on the rows and pyarrow.
     """
     folder.mkdir(parents=True)
     rows = 0

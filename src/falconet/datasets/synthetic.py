@@ -1,8 +1,8 @@
 """MovieLens-shaped data with known structure, from a seed: `synthesize(out, users=2000, items=1000, rows=100_000)`.
 
-Tastes are hidden vectors, genres follow them, popularity is Zipf's, activity is log-normal, and people watch in sessions
-over years. Users are made in blocks of BLOCK with a random stream of their own each, so memory is bounded and a block's
-rows depend on the settings alone. world.py states the formulas.
+Tastes are hidden vectors, genres follow them, popularity is Zipf's, activity is log-normal, and people watch in
+sessions over years. Users are made in blocks of BLOCK with a random stream of their own each, so memory is bounded
+and a block's rows depend on the settings alone. world.py states the formulas.
 
 Shapes: I items, U users (of a block), N rows (of a block), D taste, G groups.
 """
@@ -105,7 +105,7 @@ def _stream(seed: int, *name: int) -> np.random.Generator:
 
 def _item_ids(items: int, random: np.random.Generator) -> Ints:
     """Ascending ids with gaps, because real ones have them; the order says nothing about the item."""
-    return np.cumsum(random.integers(1, 5, size=items))
+    return np.asarray(np.cumsum(random.integers(1, 5, size=items)), dtype=np.int64)
 
 
 def _movies(world: World, id_I: Ints, seed: int) -> pa.Table:
@@ -128,7 +128,7 @@ def _movies(world: World, id_I: Ints, seed: int) -> pa.Table:
 
 def shuffled_places(items: int, seed: int) -> Ints:
     """Where each item of the world (which are sorted by group) stands in the table of films."""
-    return _stream(seed, _TITLES, 2).permutation(items)
+    return np.asarray(_stream(seed, _TITLES, 2).permutation(items), dtype=np.int64)
 
 
 def _rating_blocks(world: World, id_I: Ints, config: SynthConfig) -> Iterator[pa.RecordBatch]:
@@ -163,7 +163,7 @@ def draw_activity(config: SynthConfig) -> Ints:
         middle = (low + high) / 2
         low, high = (middle, high) if np.clip(middle * shape_U, least, most).sum() < config.rows else (low, middle)
     wanted_U = np.clip(high * shape_U, least, most)
-    count_U = np.floor(wanted_U).astype(np.int64)
+    count_U: Ints = np.floor(wanted_U).astype(np.int64)
     short = config.rows - int(count_U.sum())
     # The rows lost by rounding down go to the users who lost most and have room.
     by_loss_U = np.argsort(np.where(count_U < most, count_U - wanted_U, 1.0), kind="stable")
@@ -175,9 +175,9 @@ def order_by_theme(
     user_N: Ints, item_N: Ints, world: World, users: int, random: np.random.Generator
 ) -> tuple[Ints, Ints]:
     """Each user's rows in the order of watching: 6 of 10 rows come with others of their group, the rest in between."""
-    theme_UG = random.random((users, len(world.centre_GD)))
+    theme_UG = random.random((users, len(world.centre)))
     with_theme_N = random.random(len(user_N)) < 0.6
-    key_N = np.where(with_theme_N, theme_UG[user_N, world.group_I[item_N]], random.random(len(user_N)))
+    key_N = np.where(with_theme_N, theme_UG[user_N, world.group[item_N]], random.random(len(user_N)))
     order_N = np.lexsort((key_N, user_N))
     return user_N[order_N], item_N[order_N]
 
@@ -194,13 +194,14 @@ def draw_times(user_N: Ints, users: int, random: np.random.Generator) -> Ints:
     gap_N = np.where(opens_N, share_N * span_U[user_N], random.exponential(60.0, size=len(user_N))).astype(np.int64) + 5
     gap_N[is_first_N] = 0
     elapsed_N = np.cumsum(gap_N)
-    return start_U[user_N] + elapsed_N - np.repeat(elapsed_N[is_first_N], np.bincount(user_N, minlength=users))
+    before_N = np.repeat(elapsed_N[is_first_N], np.bincount(user_N, minlength=users))
+    return np.asarray(start_U[user_N] + elapsed_N - before_N, dtype=np.int64)
 
 
 def draw_ratings(taste_UD: Floats, user_N: Ints, item_N: Ints, world: World, random: np.random.Generator) -> Floats:
     """Stars from 0.5 to 5 in halves: user bias + item bias + taste + noise."""
     bias_U = 0.4 * random.standard_normal(len(taste_UD))
-    match_N = np.einsum("nd,nd->n", taste_UD[user_N], world.vector_ID[item_N])
+    match_N = np.einsum("nd,nd->n", taste_UD[user_N], world.vector[item_N])
     noise_N = 0.7 * random.standard_normal(len(user_N))
-    stars_N = 2.85 + 1.2 * match_N + bias_U[user_N] + world.bias_I[item_N] + noise_N
-    return np.clip(np.floor(2.0 * stars_N + 0.5) / 2.0, 0.5, 5.0)
+    stars_N = 2.85 + 1.2 * match_N + bias_U[user_N] + world.bias[item_N] + noise_N
+    return np.asarray(np.clip(np.floor(2.0 * stars_N + 0.5) / 2.0, 0.5, 5.0))

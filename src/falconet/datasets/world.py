@@ -28,16 +28,16 @@ Ints = NDArray[np.int64]
 class World:
     """Everything about the items, and the groups they fall into. Items are sorted by group."""
 
-    group_I: Ints
-    log_popularity_I: Floats
-    vector_ID: Floats
-    bias_I: Floats
-    centre_GD: Floats
-    genre_GK: NDArray[np.bool_]  # which genres are typical of a group
+    group: Ints  # (I,) ascending
+    log_popularity: Floats  # (I,)
+    vector: Floats  # (I, D)
+    bias: Floats  # (I,) in stars
+    centre: Floats  # (G, D) unit vectors
+    genre: NDArray[np.bool_]  # (G, K) which genres are typical of a group
 
     @property
     def items(self) -> int:
-        return len(self.group_I)
+        return len(self.group)
 
 
 def build_world(items: int, random: np.random.Generator) -> World:
@@ -58,20 +58,20 @@ def build_world(items: int, random: np.random.Generator) -> World:
     known_I = (log_popularity_I - log_popularity_I.mean()) / (log_popularity_I.std() + 1e-9)
     bias_I = 0.35 * random.standard_normal(items) + 0.15 * known_I
     return World(
-        group_I=group_I,
-        log_popularity_I=log_popularity_I,
-        vector_ID=vector_ID,
-        bias_I=bias_I,
-        centre_GD=centre_GD,
-        genre_GK=genre_GK,
+        group=group_I,
+        log_popularity=log_popularity_I,
+        vector=vector_ID,
+        bias=bias_I,
+        centre=centre_GD,
+        genre=genre_GK,
     )
 
 
 def draw_genres(world: World, random: np.random.Generator) -> list[list[int]]:
     """One to four genres per item: most of its group's, now and then a stray one."""
-    keep_IK = world.genre_GK[world.group_I] & (random.random((world.items, len(GENRES))) < 0.85)
+    keep_IK = world.genre[world.group] & (random.random((world.items, len(GENRES))) < 0.85)
     first_I = random.random((world.items, len(GENRES)))
-    first_I[~world.genre_GK[world.group_I]] = -1.0
+    first_I[~world.genre[world.group]] = -1.0
     keep_IK[np.arange(world.items), first_I.argmax(axis=1)] = True  # at least one of the group's
     stray_I = np.flatnonzero(random.random(world.items) < 0.15)
     keep_IK[stray_I, random.integers(len(GENRES), size=len(stray_I))] = True
@@ -80,13 +80,14 @@ def draw_genres(world: World, random: np.random.Generator) -> list[list[int]]:
 
 def draw_tastes(world: World, users: int, random: np.random.Generator) -> Floats:
     """Unit vectors (users, D): a mix of the centres of one to four favourite groups, and something of one's own."""
-    groups = len(world.centre_GD)
+    groups = len(world.centre)
     favourite_UF = random.integers(groups, size=(users, 4))
     weight_UF = random.random((users, 4)) ** 3
     weight_UF[:, 0] = 1.0
-    taste_UD = np.einsum("uf,ufd->ud", weight_UF, world.centre_GD[favourite_UF])
+    taste_UD = np.einsum("uf,ufd->ud", weight_UF, world.centre[favourite_UF])
     return _unit(_unit(taste_UD) + 0.3 * _unit(random.standard_normal((users, DIMENSIONS))))
 
 
 def _unit(x: Floats) -> Floats:
+    """The same vectors at length 1."""
     return np.asarray(x / np.sqrt(np.square(x).sum(axis=-1, keepdims=True)))

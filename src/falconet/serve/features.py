@@ -30,7 +30,7 @@ class RequestFeatures:
     ) -> None:
         self.schema, self._people, self._user, self.length = schema, people, user, length
         context = schema.select(Tag.CONTEXT)
-        sequences = [c for c in schema.select(Tag.SEQUENCE)]
+        sequences = schema.select(Tag.SEQUENCE).columns
         self._histories = [c.name for c in sequences if c.table == item.table and Tag.CATEGORICAL in c.tags]
         self._others = [c for c in sequences if c.name not in self._histories]
         self._own = schema.without([*context.names, *(c.name for c in sequences)])

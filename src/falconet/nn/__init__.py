@@ -1,0 +1,8 @@
+"""Layers that models are made of."""
+
+from falconet.nn.batchnorm import BatchNorm
+from falconet.nn.embedding import Tables
+from falconet.nn.loss import bce, log_q, mse, sampled_softmax
+from falconet.nn.mlp import MLP
+
+__all__ = ["MLP", "BatchNorm", "Tables", "bce", "log_q", "mse", "sampled_softmax"]

@@ -1,0 +1,62 @@
+"""Sums and rows over all processes, as steps that gradients pass through. On one process: nothing happens.
+
+Shapes: B rows here, G rows of all processes, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def is_shared() -> bool:
+    """Whether other processes take part."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def counts(rows: int, device: torch.device) -> list[int]:
+    """How many rows every process has, by rank."""
+    if not is_shared():
+        return [rows]
+    mine = torch.tensor([rows], device=device)
+    found = mine.new_empty(dist.get_world_size())
+    dist.all_gather_into_tensor(found, mine)
+    return [int(x) for x in found.tolist()]
+
+
+def gather(x: Tensor, rows: list[int]) -> Tensor:
+    """The rows of all processes below each other: [sum(rows), ...]. No gradient; `rows` is what `counts` gave."""
+    if not is_shared():
+        return x
+    longest = max(rows)
+    padded = x.new_zeros(longest, *x.shape[1:])
+    padded[: len(x)] = x
+    found = x.new_empty(len(rows) * longest, *x.shape[1:])
+    if longest:
+        dist.all_gather_into_tensor(found, padded)
+    return torch.cat([found[i * longest : i * longest + n] for i, n in enumerate(rows)])
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_BD: Tensor, rows: list[int]) -> Tensor:
+        ctx.rows = rows
+        return gather(x_BD, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        total_GD = grads[0].contiguous().clone()
+        dist.all_reduce(total_GD)
+        start = sum(ctx.rows[: dist.get_rank()])
+        return total_GD[start : start + ctx.rows[dist.get_rank()]], None
+
+
+def gather_rows(x_BD: Tensor, rows: list[int]) -> Tensor:
+    """`gather` that gradients pass through: each process's rows get the sum of what all processes made of them."""
+    if not is_shared():
+        return x_BD
+    result: Tensor = _GatherRows.apply(x_BD, rows)  # type: ignore[no-untyped-call]
+    return result

@@ -1,0 +1,273 @@
+"""Embedding tables: the one place where ids become vectors.
+
+The trainer keeps tables out of DistributedDataParallel. While it collects, every look-up reads the distinct rows of
+a batch as a leaf, so that `backward` leaves one coalesced gradient of the touched rows and never one of the whole
+table. Where nobody collects, the weights are ordinary parameters and any torch optimizer works.
+
+Shapes: N ids, U distinct ids, R rows of the batch, D width of a table, H width after a linear layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from falconet.batch import Batch, Feature, Ragged
+from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
+from falconet.schema import Column
+
+Pooling = Literal["mean", "sum"]
+PADDING = 0
+_DIRECT = 64  # a table of up to this many rows per id is cheaper to mark than the ids are to sort
+
+
+@dataclass(frozen=True)
+class Touched:
+    """The distinct ids [U] of one table that one look-up read, and their rows [U, D], a leaf that gets a gradient."""
+
+    table: str
+    ids: Tensor
+    rows: Tensor
+
+
+class Tables(nn.Module):
+    """One table of vectors per `Column.table`: columns of one domain share it. Row 0 is padding, zero for ever.
+
+    `dims`: the width of all tables, or one per column or table name. `pooling`: how the vectors of a list become one,
+    for all columns or by column name ("mean" where a name is missing); padding does not count and an empty list gives
+    zeros. `init`: the standard deviation of fresh weights.
+
+    Raises SchemaError for a column without cardinality or tables whose columns disagree, ConfigError for a bad width.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        dims: int | Mapping[str, int],
+        pooling: Pooling | Mapping[str, Pooling] = "mean",
+        init: float = 0.05,
+    ) -> None:
+        super().__init__()
+        self.columns: dict[str, Column] = {column.name: column for column in columns}
+        self._pooling = {c.name: pooling if isinstance(pooling, str) else pooling.get(c.name, "mean") for c in columns}
+        self._sizes: dict[str, tuple[int, int]] = {}
+        for column in columns:
+            _check(column, self._pooling[column.name])
+            size = (_cardinality(column), _width(column, dims))
+            if self._sizes.setdefault(column.table, size) != size:
+                raise SchemaError(
+                    f"column `{column.name}` asks for a table `{column.table}` of (rows, width) {size}, "
+                    f"another column of that domain for {self._sizes[column.table]}",
+                    hint="columns of one domain have one cardinality and one width",
+                )
+        self.weights = nn.ParameterDict()
+        for table, (rows, width) in self._sizes.items():
+            weight = torch.randn(rows, width) * init
+            weight[PADDING] = 0
+            self.weights[_key(table)] = nn.Parameter(weight)
+        self._collected: list[Touched] | None = None
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables."""
+        return tuple(self._sizes)
+
+    @property
+    def width(self) -> int:
+        """The width of all columns' vectors side by side: what a layer after `torch.cat` of them takes in."""
+        return sum(self.width_of(name) for name in self.columns)
+
+    def width_of(self, column: str) -> int:
+        """The width of one column's vectors."""
+        return self._sizes[self._column(column).table][1]
+
+    def weight(self, table: str) -> nn.Parameter:
+        """The vectors of a table: [cardinality, D]."""
+        if table not in self._sizes:
+            raise ColumnNotFoundError.of(table, self._sizes, where="Tables")
+        parameter = self.weights[_key(table)]
+        assert isinstance(parameter, nn.Parameter)
+        return parameter
+
+    @contextmanager
+    def collect(self) -> Iterator[list[Touched]]:
+        """Within the block, look-ups read distinct rows as leaves and list them here; the weights get no gradient."""
+        touched: list[Touched] = []
+        self._collected = touched
+        try:
+            yield touched
+        finally:
+            self._collected = None
+
+    def forward(self, batch: Batch, columns: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """Column name to vectors [R, D], of all columns or the named ones; lists are pooled.
+
+        Raises IndexError for an id that no row of the table has.
+        """
+        found: dict[str, Tensor] = {}
+        for group in self._by_table(columns):
+            features = {name: _feature(batch, name) for name in group}
+            rows_XD, places = self._read(group, features)
+            for name in group:
+                found[name] = _pool(rows_XD, features[name], places[name], self._pooling[name])
+        return {name: found[name] for name in (self.columns if columns is None else columns)}
+
+    def project(
+        self, batch: Batch, linear: nn.Linear, columns: Sequence[str] | None = None, extra: Tensor | None = None
+    ) -> Tensor:
+        """`linear(torch.cat([*self(batch, columns).values(), extra], 1))`: [R, H], at the cost of the distinct rows.
+
+        The layer is applied to the distinct rows of a table, which are then gathered: the same sum in another order.
+        `extra`: [R, E] of further inputs.
+        """
+        names = tuple(self.columns) if columns is None else tuple(columns)
+        widths = [self.width_of(name) for name in names]
+        given = sum(widths) + (0 if extra is None else extra.shape[1])
+        if given != linear.in_features:
+            raise ConfigError(f"the linear layer takes {linear.in_features} inputs, the columns give {given}")
+        parts = dict(zip([*names, ""], torch.split(linear.weight, [*widths, given - sum(widths)], dim=1), strict=True))
+        sums: list[Tensor] = []
+        for group in self._by_table(names):
+            features = {name: _feature(batch, name) for name in group}
+            rows_XD, places = self._read(group, features)
+            # The choice must not depend on this process's share of the batch: all ranks build the same graph.
+            first = self._sizes[self.columns[group[0]].table][0] <= batch.global_rows or not any(
+                self.columns[name].is_list for name in group
+            )
+            for name in group:
+                vectors_XD = F.linear(rows_XD, parts[name]).float() if first else rows_XD
+                pooled = _pool(vectors_XD, features[name], places[name], self._pooling[name])
+                sums.append(pooled if first else F.linear(pooled, parts[name]).float())
+        if extra is not None:
+            sums.append(F.linear(extra, parts[""]).float())
+        total_RH = sums[0]
+        for part_RH in sums[1:]:
+            total_RH = total_RH + part_RH
+        return total_RH if linear.bias is None else total_RH + linear.bias
+
+    def lookup(self, column: str, ids: Feature) -> Tensor:
+        """The vectors of given ids, as if they stood in that column of a batch: [R, D]; lists are pooled."""
+        rows_XD, places = self._read((column,), {column: ids})
+        return _pool(rows_XD, ids, places[column], self._pooling[column])
+
+    def rows(self, column: str, ids: Tensor) -> Tensor:
+        """The vectors of given ids one by one, not pooled: [*ids.shape, D]."""
+        rows_XD, places = self._read((column,), {column: ids.reshape(-1)})
+        return rows_XD.index_select(0, places[column]).reshape(*ids.shape, -1)
+
+    def _read(self, group: Sequence[str], features: Mapping[str, Feature]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Vectors of one table, and for each column the place among them of each of its ids, flat."""
+        table = self._column(group[0]).table
+        weight, cardinality = self.weight(table), self._sizes[table][0]
+        ids = {name: _ids(features[name]) for name in group}
+        for name, ids_N in ids.items():
+            _check_range(name, ids_N, cardinality)
+        lengths = [len(x) for x in ids.values()]
+        ids_U, place_N = distinct(torch.cat(list(ids.values())) if len(ids) > 1 else ids[group[0]], cardinality)
+        if self._collected is None:
+            rows_UD = F.embedding(ids_U, weight, padding_idx=PADDING)
+        else:
+            rows_UD = weight.detach().index_select(0, ids_U).requires_grad_(torch.is_grad_enabled())
+            self._collected.append(Touched(table, ids_U, rows_UD))
+        return rows_UD, dict(zip(group, torch.split(place_N, lengths), strict=True))
+
+    def _by_table(self, columns: Sequence[str] | None) -> list[list[str]]:
+        """The columns, grouped by table, in order of first appearance."""
+        groups: dict[str, list[str]] = {}
+        for name in self.columns if columns is None else columns:
+            groups.setdefault(self._column(name).table, []).append(name)
+        return list(groups.values())
+
+    def _column(self, name: str) -> Column:
+        if name not in self.columns:
+            raise ColumnNotFoundError.of(name, self.columns, where="Tables")
+        return self.columns[name]
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{table}: {rows:,} x {width}" for table, (rows, width) in self._sizes.items())
+
+
+def distinct(ids_N: Tensor, cardinality: int) -> tuple[Tensor, Tensor]:
+    """The distinct ids, ascending, with padding always first, and the place among them of every id.
+
+    >>> distinct(torch.tensor([5, 2, 5]), 10)
+    (tensor([0, 2, 5]), tensor([2, 1, 2]))
+    """
+    if cardinality > _DIRECT * len(ids_N):
+        ids_U, place_N = torch.unique(torch.cat([ids_N.new_zeros(1), ids_N]), return_inverse=True)
+        return ids_U, place_N[1:]
+    seen = torch.zeros(cardinality, dtype=torch.bool, device=ids_N.device)
+    seen[PADDING] = True
+    seen.index_fill_(0, ids_N, True)
+    ids_U = seen.nonzero().squeeze(1)
+    place = torch.empty(cardinality, dtype=torch.int64, device=ids_N.device)
+    place[ids_U] = torch.arange(len(ids_U), device=ids_N.device)
+    return ids_U, place.index_select(0, ids_N)
+
+
+def _pool(vectors_XD: Tensor, feature: Feature, place_N: Tensor, pooling: Pooling) -> Tensor:
+    """One vector per row, from the places of its ids. Place 0 is padding."""
+    if isinstance(feature, Ragged):
+        if not len(place_N):  # nothing but empty lists; the product keeps the graph the same as on other ranks
+            return vectors_XD.sum(0, keepdim=True).expand(len(feature), -1) * 0
+        offsets = feature.offsets.to(torch.int64)
+        return F.embedding_bag(
+            place_N, vectors_XD, offsets, mode=pooling, include_last_offset=True, padding_idx=PADDING
+        )
+    if feature.dim() == 1:
+        return vectors_XD.index_select(0, place_N)
+    return F.embedding_bag(place_N.view(feature.shape), vectors_XD, mode=pooling, padding_idx=PADDING)
+
+
+def _ids(feature: Feature) -> Tensor:
+    values = feature.values if isinstance(feature, Ragged) else feature.reshape(-1)
+    return values.to(torch.int64)
+
+
+def _feature(batch: Batch, name: str) -> Feature:
+    if name not in batch.features:
+        raise ColumnNotFoundError.of(name, batch.features, where="the batch")
+    return batch.features[name]
+
+
+def _check_range(name: str, ids_N: Tensor, cardinality: int) -> None:
+    if ids_N.is_cuda or not len(ids_N):  # on a GPU the look would wait for the device
+        return
+    low, high = (int(x) for x in torch.aminmax(ids_N))
+    if low < 0 or high >= cardinality:
+        raise IndexError(
+            f"column `{name}` holds the id {low if low < 0 else high}, its table has the rows 0 to {cardinality - 1} "
+            f"(cardinality {cardinality}); the model was made for another fit of the features"
+        )
+
+
+def _check(column: Column, pooling: str) -> None:
+    if pooling not in ("mean", "sum"):
+        raise ConfigError(f'pooling of `{column.name}` must be "mean" or "sum", not {pooling!r}')
+
+
+def _cardinality(column: Column) -> int:
+    if column.cardinality is None:
+        raise SchemaError(f"`{column.name}` has no cardinality", hint="`Categorify` sets it")
+    return column.cardinality
+
+
+def _width(column: Column, dims: int | Mapping[str, int]) -> int:
+    if not isinstance(dims, int):
+        if column.name not in dims and column.table not in dims:
+            raise ColumnNotFoundError.of(column.name, dims, where="`dims`")
+        dims = dims[column.name] if column.name in dims else dims[column.table]
+    if dims < 1:
+        raise ConfigError(f"the table of `{column.name}` cannot be {dims} wide")
+    return dims
+
+
+def _key(table: str) -> str:
+    """A name that torch takes for a parameter: no dots, and never the name of a method."""
+    return "table_" + table.replace("%", "%25").replace(".", "%2E")

@@ -1,0 +1,61 @@
+"""The block most models end in: linear layers with activation, normalisation and dropout between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor, nn
+
+from falconet.errors import ConfigError
+from falconet.nn.batchnorm import BatchNorm
+
+Activation = Literal["relu", "gelu", "tanh", "silu"]
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "tanh": nn.Tanh, "silu": nn.SiLU}
+
+
+class MLP(nn.Module):
+    """Linear, activation, BatchNorm, dropout for each of `hidden`, then a linear layer to `output` if one is given.
+
+    [rows, inputs] -> [rows, width]. The order within a layer is that of NVTabular's torch model.
+
+    `first` is the first linear layer and `rest` is everything after it, so that `Tables.project` can stand in for it:
+    `mlp.rest(tables.project(batch, mlp.first))` equals `mlp(torch.cat([...], 1))`.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: Sequence[int],
+        output: int | None = None,
+        *,
+        dropout: float = 0.0,
+        batch_norm: bool = True,
+        activation: Activation = "relu",
+    ) -> None:
+        super().__init__()
+        if activation not in _ACTIVATIONS:
+            raise ConfigError(f"activation must be one of {', '.join(_ACTIVATIONS)}, not {activation!r}")
+        if not 0 <= dropout < 1:
+            raise ConfigError(f"dropout must be from 0 to below 1, not {dropout}")
+        widths = [*hidden, *([] if output is None else [output])]
+        if inputs < 1 or not widths or min(widths) < 1:
+            raise ConfigError(f"an MLP of {inputs} inputs and layers of {widths} has nothing to compute")
+        self.width = widths[-1]
+        self.first = nn.Linear(inputs, widths[0])
+        layers: list[nn.Module] = []
+        for i, width in enumerate(hidden):
+            if i:
+                layers.append(nn.Linear(hidden[i - 1], width))
+            layers.append(_ACTIVATIONS[activation]())
+            if batch_norm:
+                layers.append(BatchNorm(width))
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+        if output is not None and hidden:
+            layers.append(nn.Linear(hidden[-1], output))
+        self.rest = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.rest(self.first(x))
+        return result

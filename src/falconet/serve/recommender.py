@@ -194,6 +194,20 @@ class Recommender:
         found = [value for value in self._people.ids.values if str(value).startswith(text)]
         return sorted(found, key=lambda value: (len(str(value)), str(value)))[:limit]
 
+    def describe(self) -> dict[str, Any]:
+        """What answers here: the bundle, its models, the data they learned from. Plain values."""
+        extra = self.bundle.manifest.extra
+        return {
+            "bundle": self.bundle.name,
+            "models": extra["models"],
+            "dim": extra["dim"],
+            "items": len(self._catalogue),
+            "users": len(self._people),
+            "candidates": self.bundle.config.candidates,
+            "data": extra["data"],
+            "verb": self.bundle.config.verb,
+        }
+
     def _who(self, user_id: Id | None, session_id: Id | None) -> Who | None:
         for name, value in (("user_id", user_id), ("session_id", session_id)):
             if value is not None:

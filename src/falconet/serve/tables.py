@@ -138,7 +138,8 @@ class Catalogue:
 
     def attributes(self, row: int) -> dict[str, Any]:
         """What there is to show of an item beside its title: names without the prefix, plain values."""
-        return {name.removeprefix(SHOW): self.table.column(name)[row].as_py() for name in self._shown}
+        values = {name.removeprefix(SHOW): self.table.column(name)[row].as_py() for name in self._shown}
+        return {name: None if value != value else value for name, value in values.items()}  # NaN is no JSON
 
     def search(self, text: str, limit: int) -> list[int]:
         """Rows whose title contains the text, those that start with it first, then the more popular."""

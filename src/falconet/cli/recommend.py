@@ -1,0 +1,62 @@
+"""`falconet recommend BUNDLE`: recommendations for one person, as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from falconet.errors import ConfigError
+
+if TYPE_CHECKING:
+    from falconet.serve.recommender import Recommendation
+
+
+def recommend(
+    bundle: Annotated[Path, typer.Argument(help="The folder `falconet bundle` wrote.", metavar="BUNDLE")],
+    user: Annotated[str | None, typer.Option(help="The id of a user; unknown ones get what is popular.")] = None,
+    history: Annotated[
+        str | None, typer.Option(help="Item ids a new visitor met, oldest first: --history 1,50,260")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", help="How many items.", min=1)] = 10,
+    db: Annotated[Path | None, typer.Option(help="A file of events (SQLite) to take into account.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Recommend items to a user, or to somebody who met the items of --history."""
+    from falconet.serve.events import SqliteStore
+    from falconet.serve.recommender import Recommender
+
+    if db is not None and not db.is_file():
+        raise ConfigError(f"no file of events at `{db}`", hint="`falconet serve` makes one")
+    store = None if db is None else SqliteStore(db)
+    try:
+        recommender = Recommender.load(bundle, store)
+        items = None if history is None else [item.strip() for item in history.split(",") if item.strip()]
+        answer = recommender.recommend(user, history=items, k=k)
+    finally:
+        if store is not None:
+            store.close()
+    if as_json:
+        typer.echo(json.dumps(asdict(answer), indent=1, ensure_ascii=False, default=str))
+    else:
+        _show(answer)
+
+
+def _show(answer: Recommendation) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, caption_justify="left")
+    for name, side in (("", "right"), ("item", "right"), ("title", "left"), ("retriever", "right"), ("score", "right")):
+        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    table.add_column("why")
+    for item in answer.items:
+        first = f"{item.retriever_score:.3f} (#{item.retriever_rank})"
+        table.add_row(str(item.rank), str(item.item_id), item.title, first, f"{item.score:.3f}", item.reason)
+    console = Console(highlight=False, markup=False)
+    console.print(table)
+    if answer.cold_start:
+        console.print("cold start: this person was not in the training data")

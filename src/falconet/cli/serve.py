@@ -1,0 +1,114 @@
+"""`falconet serve BUNDLE`: the HTTP API and the page, in one process, until Ctrl-C."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from falconet.errors import ConfigError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+_SHUTDOWN_SECONDS = 10  # how long open requests may take once the server is told to stop
+
+
+def serve(
+    bundle: Annotated[Path, typer.Argument(help="The folder `falconet bundle` wrote.", metavar="BUNDLE")],
+    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for every network.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 for any free one.", min=0, max=65535)] = 8000,
+    db: Annotated[
+        Path | None, typer.Option(help="The file of events (SQLite). Default: events.db beside the bundle.")
+    ] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")] = False,
+) -> None:
+    """Serve recommendations: an HTTP API, and a page to try them on."""
+    from falconet.progress import note, set_quiet
+
+    set_quiet(quiet)
+    with _listen(host, port) as listening:  # before the models are loaded: a port in use is known at once
+        import uvicorn
+
+        from falconet.serve.app import create_app
+        from falconet.serve.events import SqliteStore
+        from falconet.serve.recommender import Recommender
+
+        recommender = Recommender.load(bundle)
+        store = SqliteStore(db or bundle.absolute().parent / "events.db")
+        recommender.store = store
+        config = uvicorn.Config(
+            create_app(recommender),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        )
+        server = uvicorn.Server(config)
+        address = _address(host, listening)
+        typer.echo(address)
+        note(f"serving bundle {recommender.bundle.name}, events in {store.path}; Ctrl-C stops")
+        if open_page:
+            threading.Thread(target=_open, args=(server, address), daemon=True).start()
+        # uvicorn ends open requests first and then raises the signal again: for us that is a normal end.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+        try:
+            server.run(sockets=[listening])
+        except KeyboardInterrupt:
+            note("stopped")
+        finally:
+            store.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket bound to the address. Raises ConfigError where that cannot be had."""
+    try:
+        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except socket.gaierror as error:
+        raise ConfigError(f"`--host {host}` is no address", hint="127.0.0.1 is this machine") from error
+    listening = socket.socket(family)
+    if sys.platform != "win32":  # there it would let two servers share a port
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(where)
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {port} of {host} is in use by another program", hint=f"--port {_free_port(host)} is free"
+            ) from error
+        raise ConfigError(
+            f"cannot listen at {host}, port {port}: {error.strerror}", hint="choose another --host or --port"
+        ) from error
+    return listening
+
+
+def _free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _address(host: str, listening: socket.socket) -> str:
+    port = listening.getsockname()[1]
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host  # noqa: S104
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+
+
+def _open(server: uvicorn.Server, address: str) -> None:
+    """Open the browser once the server answers."""
+    import time
+    import webbrowser
+
+    while not server.started and not server.should_exit:
+        time.sleep(0.05)
+    if server.started:
+        webbrowser.open(address)

@@ -1,0 +1,327 @@
+"""The HTTP API and the page, as a FastAPI application over a Recommender.
+
+Checks of shape and size are here, all meaning is in `recommender.py`. Every answer is JSON, errors too:
+{"error": {"message", "hint", "fields": [{"field", "message"}]}}.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
+from importlib.resources import files
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from falconet.errors import ConfigError, DataError, FalconetError
+from falconet.io.artifact import falconet_version
+from falconet.serve.events import ACCEPTED, DUPLICATE, Event, check_id
+from falconet.serve.recommender import Recommender
+
+MAX_K = 500
+MAX_BODY = 1_000_000  # bytes
+MAX_EVENTS = 1000
+MAX_HISTORY = 1000
+MAX_FILTER = 10_000  # ids in `exclude_ids` or `include_ids`
+MAX_TEXT = 200  # characters of a search
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+
+
+def _id(value: object) -> int | str:
+    try:
+        check_id(value, "id")
+    except DataError as error:
+        raise ValueError(str(error)) from error
+    assert isinstance(value, (int, str))
+    return value
+
+
+Id = Annotated[int | str, PlainValidator(_id), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})]
+Value = int | float | str | bool | None
+
+
+class RecommendIn(BaseModel):
+    """Who asks (a user, a session, or the items of a history), for how many items, and what may not be among them."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"user_id": 42, "k": 10}, {"history": [1, 50, 260], "k": 10}]},
+    )
+    user_id: Id | None = None
+    session_id: Id | None = None
+    history: list[Id] | None = Field(default=None, max_length=MAX_HISTORY, description="item ids, oldest first")
+    k: int = Field(default=10, ge=1, le=MAX_K)
+    exclude_seen: bool = True
+    exclude_ids: list[Id] = Field(default=[], max_length=MAX_FILTER)
+    include_ids: list[Id] | None = Field(default=None, max_length=MAX_FILTER)
+    context: dict[str, Value] = Field(default={}, max_length=50)
+
+
+class EventIn(BaseModel):
+    """One event. Without `event_id` it cannot be sent twice safely; `time` is in microseconds since 1970, UTC."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"event_id": "a-1", "user_id": 42, "item_id": 260, "type": "like"}]},
+    )
+    event_id: str | None = Field(default=None, min_length=1, max_length=256)
+    user_id: Id | None = None
+    session_id: Id | None = None
+    item_id: Id
+    type: str = Field(min_length=1, max_length=256, description="view, click, like, hide, rating, …")
+    value: float | None = Field(default=None, allow_inf_nan=False)
+    time: int | None = Field(default=None, ge=0, lt=2**63)
+
+
+class EventsIn(BaseModel):
+    """A batch of events."""
+
+    model_config = ConfigDict(extra="forbid")
+    events: list[EventIn] = Field(min_length=1, max_length=MAX_EVENTS)
+
+
+class ItemOut(BaseModel):
+    item_id: int | str
+    title: str
+    attributes: dict[str, Any]
+
+
+class SimilarOut(ItemOut):
+    similarity: float
+
+
+class RecommendedOut(ItemOut):
+    retriever_score: float
+    retriever_rank: int
+    score: float
+    rank: int
+    source: str
+    reason: str
+    because: int | str | None
+
+
+class MetOut(BaseModel):
+    item_id: int | str
+    title: str
+    type: str
+
+
+class RecommendOut(BaseModel):
+    items: list[RecommendedOut]
+    cold_start: bool
+    recommendation_id: str
+    bundle: str
+    history: list[MetOut]
+    funnel: dict[str, int]
+    took_ms: dict[str, float]
+
+
+class EventsOut(BaseModel):
+    """`outcomes`: `accepted`, `duplicate` or a reason, for each event in order."""
+
+    accepted: int
+    duplicates: int
+    rejected: int
+    outcomes: list[str]
+
+
+def create_app(recommender: Recommender) -> FastAPI:
+    """The application. It answers from one bundle; any number of threads and processes may serve it."""
+    app = FastAPI(
+        title="falconet",
+        version=falconet_version(),
+        description="What should this person see next?",
+        docs_url=None,  # those pages load scripts from other servers
+        redoc_url=None,
+    )
+    app.add_middleware(_Guard)
+    _add_errors(app)
+    _add_page(app)
+    _add_recommendations(app, recommender)
+    _add_lookups(app, recommender)
+    _add_health(app, recommender)
+    return app
+
+
+def _add_recommendations(app: FastAPI, recommender: Recommender) -> None:
+    @app.post("/v1/recommend", response_model=RecommendOut)
+    def recommend(request: RecommendIn) -> Response:
+        """The best items for somebody. Unknown people get what is popular, with `cold_start` set."""
+        return _answer(
+            recommender.recommend(
+                request.user_id,
+                session_id=request.session_id,
+                history=request.history,
+                k=request.k,
+                exclude_seen=request.exclude_seen,
+                exclude_ids=request.exclude_ids,
+                include_ids=request.include_ids,
+                context=request.context,
+            )
+        )
+
+    @app.post("/v1/events", response_model=EventsOut)
+    def events(request: EventsIn) -> Response:
+        """Take in what people did. The next answer to those people, from any process, knows it."""
+        outcomes = recommender.add_events([_event(event, i) for i, event in enumerate(request.events)])
+        accepted, duplicates = outcomes.count(ACCEPTED), outcomes.count(DUPLICATE)
+        rejected = len(outcomes) - accepted - duplicates
+        return _answer({"accepted": accepted, "duplicates": duplicates, "rejected": rejected, "outcomes": outcomes})
+
+
+def _add_lookups(app: FastAPI, recommender: Recommender) -> None:
+    limit = Query(ge=1, le=MAX_K)
+
+    @app.get("/v1/similar/{item_id}", response_model=list[SimilarOut])
+    def similar(item_id: Annotated[str, Path(max_length=256)], k: Annotated[int, limit] = 10) -> Response:
+        """The items nearest to one."""
+        try:
+            return _answer(recommender.similar(item_id, k))
+        except DataError as error:
+            return _error(404, error)
+
+    @app.get("/v1/items", response_model=list[ItemOut])
+    def items(search: Annotated[str, Query(max_length=MAX_TEXT)] = "", k: Annotated[int, limit] = 20) -> Response:
+        """Items whose title contains the text, the best known first."""
+        return _answer(recommender.search_items(search, k))
+
+    @app.get("/v1/users")
+    def users(search: Annotated[str, Query(max_length=MAX_TEXT)] = "", k: Annotated[int, limit] = 20) -> Response:
+        """Ids that start with the text, and a few people worth trying."""
+        found = recommender.search_users(search, k) if search else []
+        return _answer({"users": found, "samples": recommender.sample_users()})
+
+    @app.get("/v1/start", response_model=list[ItemOut])
+    def start() -> Response:
+        """Twelve well-known items, unlike each other, for a new visitor to choose from."""
+        return _answer(recommender.start_items())
+
+
+def _add_health(app: FastAPI, recommender: Recommender) -> None:
+    @app.get("/health/live")
+    def live() -> Response:
+        """The process runs."""
+        return _answer({"status": "live"})
+
+    @app.get("/health/ready")
+    def ready() -> Response:
+        """A request can be answered: one is."""
+        answer = recommender.recommend(session_id="health", k=1)
+        return _answer({"status": "ready", "bundle": answer.bundle})
+
+    @app.get("/version")
+    def version() -> Response:
+        """What runs here: falconet, the bundle, its models and the data they learned from."""
+        return _answer({"falconet": falconet_version(), **recommender.describe()})
+
+
+def _add_page(app: FastAPI) -> None:
+    folder = files("falconet.serve") / "page"
+
+    def add(route: str, content: bytes, kind: str) -> None:
+        @app.get(route, include_in_schema=False)
+        def page() -> Response:
+            return Response(content, media_type=kind)
+
+    for route, (name, kind) in _PAGE.items():
+        add(route, (folder / name).read_bytes(), kind)
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, error: RequestValidationError) -> Response:
+        fields = [{"field": _field(e["loc"]), "message": e["msg"]} for e in error.errors()]
+        return _error(422, f"`{fields[0]['field']}`: {fields[0]['message']}", fields=fields)
+
+    @app.exception_handler(FalconetError)
+    def refused(request: Request, error: FalconetError) -> Response:
+        return _error(422 if isinstance(error, (ConfigError, DataError)) else 500, error)
+
+    @app.exception_handler(HTTPException)
+    def http(request: Request, error: HTTPException) -> Response:
+        return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+
+    @app.exception_handler(Exception)
+    def broken(request: Request, error: Exception) -> Response:
+        return _error(500, "this request broke something here; the log of the server says what")
+
+
+def _event(event: EventIn, number: int) -> Event:
+    try:
+        return Event(**{**event.model_dump(), "event_id": event.event_id or uuid.uuid4().hex})
+    except DataError as error:
+        raise DataError(f"`events.{number}`: {error}") from error
+
+
+def _field(location: Sequence[int | str]) -> str:
+    """`k` or `events.3.item_id`: the place in what the caller wrote."""
+    return ".".join(str(part) for part in location[1:]) or str(location[0])
+
+
+def _answer(content: Any, status: int = 200) -> Response:
+    """Plain values and our dataclasses as JSON. Not FastAPI's encoder, which would check every value again."""
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    return Response(body.encode(), status_code=status, media_type="application/json")
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+def _error(status: int, error: FalconetError | str, fields: Sequence[dict[str, str]] = ()) -> Response:
+    message, hint = (error.args[0], error.hint) if isinstance(error, FalconetError) else (error, None)
+    return _answer({"error": {"message": message, "hint": hint, "fields": list(fields)}}, status)
+
+
+class _Guard:
+    """Refuses bodies above MAX_BODY before they are parsed, and puts the security headers on every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] += [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+            await send(message)
+
+        body = b""
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":  # the caller has gone
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > MAX_BODY:
+                await _error(413, f"the body has more than {MAX_BODY:,} bytes")(scope, receive, guarded)
+                return
+        parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return parts.pop() if parts else await receive()
+
+        await self.app(scope, replay, guarded)

@@ -1,0 +1,82 @@
+"""report.json: written with equal bytes for equal figures, and shown as a table."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from falconet.errors import ArtifactError, ConfigError, suggest
+from falconet.evaluate.evaluate import FORMAT
+from falconet.io.artifact import write_file
+
+WIDTH = 100  # columns of the table where the terminal does not say
+
+
+def write_report(report: Mapping[str, Any], path: str | Path) -> None:
+    """Write a report whole or not at all."""
+    write_file(path, (json.dumps(report, indent=1) + "\n").encode())
+
+
+def read_report(path: str | Path) -> dict[str, Any]:
+    """The report in a file. Raises ArtifactError where it is missing, damaged or of another format."""
+    path = Path(path)
+    try:
+        report = json.loads(path.read_bytes())
+        version = report["format"]
+    except FileNotFoundError as error:
+        raise ArtifactError(f"no report at `{path}`", hint="`falconet evaluate` writes it") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"`{path}` is not a report: {error!r}") from error
+    if version != FORMAT:
+        raise ArtifactError(f"`{path}` has report format {version}, this version reads {FORMAT}")
+    return dict(report)
+
+
+def table_text(report: Mapping[str, Any], metrics: Sequence[str] = ("recall@10", "ndcg@10")) -> str:
+    """The report as a table for people: one row per model, its interval in brackets; then the ranker's figures.
+
+    Raises ConfigError for a metric the report does not have.
+    """
+    table = Table(title=None)
+    table.add_column("model")
+    for name in metrics:
+        table.add_column(name, justify="right")
+    for model, figures in report["models"].items():
+        for name in metrics:
+            if name not in figures:
+                raise ConfigError(f"the report has no metric `{name}`", hint=suggest(name, figures))
+        table.add_row(model, *(_figure(figures[name]) for name in metrics))
+    data, users = report["data"], report["protocol"]["users"]
+    about = (
+        f"{users:,} of {data['users']:,} users have something in the test; all {data['items']:,} items compete, "
+        "seen ones are left out; in brackets the 95 % interval over users"
+    )
+    lines = [_draw(table), about]
+    if "ranker" in report:
+        ranker = report["ranker"]
+        lines.append(
+            f"ranker, taken or not: AUC {_number(ranker['auc'])}, log loss {_number(ranker['log_loss'])}; "
+            f"users' and items' luck alone: AUC {_number(ranker['base_auc'])}"
+        )
+    return "\n".join(lines)
+
+
+def _figure(figure: Mapping[str, float | None]) -> str:
+    return f"{_number(figure['value'])} ({_number(figure['low'])} to {_number(figure['high'])})"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"
+
+
+def _draw(table: Table) -> str:
+    console = Console(file=io.StringIO(), width=WIDTH, color_system=None, highlight=False)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().rstrip()

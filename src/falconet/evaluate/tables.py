@@ -1,0 +1,142 @@
+"""The tables `features/items` and `features/users` in memory, as evaluation reads them (docs/contracts.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from falconet.batch import Batch, Feature, Ragged
+from falconet.errors import ColumnNotFoundError, DataError, SchemaError
+from falconet.io.footer import data_files, read_schema
+from falconet.loader.columns import Field, Table, tensor_type
+from falconet.schema import Schema, Tag
+
+COUNT = "count"
+SEEN = "seen"
+RELEVANT = "relevant"
+UNKNOWN = "relevant_unknown"
+
+
+@dataclass(frozen=True)
+class Items:
+    """The catalogue, one row per item by ascending code. `schema` has the columns of `features`."""
+
+    schema: Schema
+    features: Batch
+    codes: Tensor  # int64
+    counts: Tensor  # int64, interactions in training
+
+    def counts_by_code(self, cardinality: int) -> Tensor:
+        """Interactions in training of every code, 0 for those of no item: int64 of [cardinality]."""
+        counts = torch.zeros(cardinality, dtype=torch.int64)
+        counts[self.codes] = self.counts
+        return counts
+
+
+@dataclass(frozen=True)
+class Users:
+    """Everybody known to training, by ascending code. `schema` has the columns of `features`."""
+
+    schema: Schema
+    features: Batch
+    seen: Ragged  # codes of all training items
+    relevant: Ragged  # codes of the test items
+    unknown: Tensor  # test items that training does not know, int64 of [rows]
+
+    def __len__(self) -> int:
+        return self.features.rows
+
+    def __getitem__(self, rows: slice) -> Users:
+        return Users(self.schema, self.features[rows], self.seen[rows], self.relevant[rows], self.unknown[rows])
+
+    def take(self, rows: Tensor) -> Users:
+        """The given rows (int64), in the given order."""
+        features = {
+            name: x.take(rows) if isinstance(x, Ragged) else x[rows] for name, x in self.features.features.items()
+        }
+        return Users(
+            self.schema,
+            Batch(features, {}, len(rows), len(rows)),
+            self.seen.take(rows),
+            self.relevant.take(rows),
+            self.unknown[rows],
+        )
+
+
+def read_items(path: str | Path) -> Items:
+    """The catalogue in `features/items`.
+
+    Raises DataError or SchemaError where it is not there, or not one row per code in ascending order.
+    """
+    schema, columns = _read(path, (COUNT,))
+    name = schema.one(Tag.ITEM, Tag.ID).name
+    codes, counts = _scalar(columns, name, path).long(), _scalar(columns, COUNT, path).long()
+    if bool((codes[1:] <= codes[:-1]).any()):
+        raise DataError(f"`{path}` is not sorted by `{name}`, or holds a code twice")
+    return Items(schema, Batch.of({c: columns[c] for c in schema.names}), codes, counts)
+
+
+def read_users(path: str | Path) -> Users:
+    """The people in `features/users`.
+
+    Raises DataError or SchemaError where it is not there, or a column is missing or not what it should be.
+    """
+    schema, columns = _read(path, (SEEN, RELEVANT, UNKNOWN))
+    return Users(
+        schema,
+        Batch.of({name: columns[name] for name in schema.names}),
+        _ragged(columns, SEEN, path),
+        _ragged(columns, RELEVANT, path),
+        _scalar(columns, UNKNOWN, path).long(),
+    )
+
+
+def _read(path: str | Path, plain: tuple[str, ...]) -> tuple[Schema, dict[str, Feature]]:
+    """The tagged columns' schema, and those columns together with the `plain` ones."""
+    whole = read_schema(path)
+    for name in plain:
+        if name not in whole:
+            raise ColumnNotFoundError.of(name, whole.names, where=f"`{path}`")
+    schema = Schema(tuple(c for c in whole if c.tags and c.name not in plain))
+    fields = []
+    for column in (*schema, *whole.only(plain)):
+        dtype = tensor_type(column)
+        if dtype is None:
+            raise SchemaError(
+                f"column `{column.name}` of `{path}` holds {column.dtype}, which no model can read",
+                hint="columns for show carry no tag",
+            )
+        fields.append(Field(column, dtype))
+    names = [field.column.name for field in fields]
+    files = [(file, pq.read_table(file, columns=names, partitioning=None)) for file in data_files(path)]
+    lists = [field.column.name for field in fields if field.column.list == "ragged"]
+    room = {name: sum(_values(table, name) for _, table in files) for name in lists}
+    table = Table(fields, sum(part.num_rows for _, part in files), room)
+    for file, part in files:
+        table.append(part, where=f"`{file}`")
+    return schema, table.take(torch.arange(table.rows))
+
+
+def _values(table: pa.Table, name: str) -> int:
+    total = pc.sum(pc.list_value_length(table.column(name))).as_py()
+    return int(total or 0)
+
+
+def _scalar(columns: dict[str, Feature], name: str, path: str | Path) -> Tensor:
+    found = columns[name]
+    if isinstance(found, Ragged) or found.ndim != 1:
+        raise SchemaError(f"column `{name}` of `{path}` holds lists where one value per row is needed")
+    return found
+
+
+def _ragged(columns: dict[str, Feature], name: str, path: str | Path) -> Ragged:
+    found = columns[name]
+    if not isinstance(found, Ragged):
+        raise SchemaError(f"column `{name}` of `{path}` must hold lists of any length")
+    return found

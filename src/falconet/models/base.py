@@ -1,0 +1,123 @@
+"""What a model is: built from a schema, one value per row, one loss per row.
+
+A model file imports nn, schema, registry, batch, errors and this file alone; it trains, saves and places nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from falconet.batch import Batch
+from falconet.errors import ConfigError, SchemaError
+from falconet.registry import Registry
+from falconet.schema import Column, Schema, Tag
+
+MODELS: Registry[Model] = Registry("model")
+
+
+class Model(nn.Module):
+    """A network with a name, settings and a schema.
+
+    A subclass has a frozen, keyword-only `Config`, a constructor `(schema, config)`, `forward` and `loss`. `forward`
+    reads no target, so a batch without one can be predicted; columns it does not know are left alone.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config:
+        """The settings of a model without settings."""
+
+    schema: Schema
+    config: Any
+
+    def __init__(self, schema: Schema, config: Any) -> None:
+        super().__init__()
+        if not isinstance(config, type(self).Config):
+            given = f"{type(config).__module__}.{type(config).__qualname__}"
+            raise ConfigError(
+                f"{type(self).__name__} was given settings of type {given}",
+                hint=f"{type(self).__name__}.Config(...)",
+            )
+        self.schema = schema
+        self.config = config
+
+    @classmethod
+    def from_schema(cls, schema: Schema, config: Any = None) -> Self:
+        """A model whose structure follows from the columns and their tags. Without `config`: the defaults."""
+        return cls(schema, cls.Config() if config is None else config)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """One value per row: [rows]."""
+        raise NotImplementedError
+
+    def loss(self, batch: Batch) -> Tensor:
+        """One loss per row, not reduced and not weighted: [rows]."""
+        raise NotImplementedError
+
+
+class Retriever(Model):
+    """A model whose score is the product of a user's and an item's vector, so that an index can search it.
+
+    Where items have a bias it is the last dimension: `user` ends in 1, `item` in the bias.
+    """
+
+    counts: Tensor
+
+    def __init__(self, schema: Schema, config: Any) -> None:
+        super().__init__(schema, config)
+        self.item_column = one_id(schema, Tag.ITEM, type(self).__name__)
+        assert self.item_column.cardinality is not None
+        # No counts yet: Categorify's codes go from the most to the least frequent, so Zipf's law on them is the guess.
+        self.register_buffer("counts", zipf_counts(self.item_column.cardinality))
+
+    def set_counts(self, counts: Tensor) -> None:
+        """Say how often each item code occurs in training: [cardinality], any number type."""
+        if counts.shape != self.counts.shape:
+            raise SchemaError(
+                f"counts of {tuple(counts.shape)} do not fit `{self.item_column.name}`, "
+                f"which has {len(self.counts)} codes",
+                hint="one count per code, reserved codes included (theirs is 0)",
+            )
+        self.counts = counts.to(self.counts)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The score of each row's own item: [rows]."""
+        return (self.user(batch) * self.item(batch)).sum(-1)
+
+    def item_codes(self, batch: Batch) -> Tensor:
+        """The code of each row's item: int64 of [rows]."""
+        codes = batch.features[self.item_column.name]
+        if not isinstance(codes, Tensor):
+            raise SchemaError(f"`{self.item_column.name}` holds lists where one code per row is needed")
+        return codes.long()
+
+    def user(self, batch: Batch) -> Tensor:
+        """The users' vectors, from the user-side columns alone: [rows, D]."""
+        raise NotImplementedError
+
+    def item(self, batch: Batch) -> Tensor:
+        """The items' vectors, from the item-side columns alone: [rows, D]."""
+        raise NotImplementedError
+
+
+def one_id(schema: Schema, side: Tag, who: str) -> Column:
+    """The id column of one side, with its cardinality."""
+    found = schema.select(side, Tag.ID, Tag.CATEGORICAL).without_tags(Tag.SEQUENCE)
+    if len(found) != 1:
+        names = ", ".join(found.names) or "none"
+        raise SchemaError(
+            f"{who} needs one categorical column tagged `{side}` and `{Tag.ID}`, the schema has {names}",
+            hint=f'AddTags(tags=("{side}", "{Tag.ID}")) after Categorify',
+        )
+    column = found.columns[0]
+    if column.cardinality is None:
+        raise SchemaError(f"`{column.name}` has no cardinality", hint="`Categorify` sets it")
+    return column
+
+
+def zipf_counts(cardinality: int) -> Tensor:
+    """Counts that fall as 1 / (code + 1), down to about one for the last code: float32 of [cardinality]."""
+    return cardinality / torch.arange(1, cardinality + 1, dtype=torch.float32)

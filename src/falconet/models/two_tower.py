@@ -1,0 +1,127 @@
+"""A user tower and an item tower whose product is the score, trained against the other items of the batch.
+
+Shapes: B rows, D width of the vectors, C continuous columns, V values of all lists together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from falconet.batch import Batch, Feature, Ragged
+from falconet.errors import ConfigError, SchemaError
+from falconet.models.base import MODELS, Retriever
+from falconet.nn.embedding import Tables
+from falconet.nn.loss import log_q, sampled_softmax
+from falconet.schema import Schema, Tag
+
+
+@MODELS.register()
+class TwoTower(Retriever):
+    """Two sums of embeddings, and sampled softmax with the logQ correction (Yi et al., RecSys 2019).
+
+    The user's vector is the mean over the history, from a table of its own (an item plays another part as something
+    one has seen than as something to be found), plus the embeddings of the other user and context columns. The item's
+    vector is its own embedding plus those of its other columns, lists as means. The last dimension is the item's bias:
+    a learned one plus a learned multiple of its log popularity.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config:
+        dim: int = 64  # width of the vectors, the bias included, hence of the index
+        history_dropout: float = 0.3  # share of a history that a training row does not see
+        user_id: bool = False  # an embedding per user: for large data, and useless to new users
+        normalize: bool = False  # unit vectors, the bias apart
+        temperature: float = 1.0  # divides the product; around 0.1 for unit vectors
+
+        def __post_init__(self) -> None:
+            if self.dim < 2:
+                raise ConfigError(f"TwoTower dim={self.dim}", hint="at least 2: the last dimension is the bias")
+            if not 0 <= self.history_dropout < 1:
+                raise ConfigError(f"TwoTower history_dropout={self.history_dropout}", hint="from 0 to below 1")
+            if self.temperature <= 0:
+                raise ConfigError(f"TwoTower temperature={self.temperature}", hint="above 0")
+
+    config: Config
+
+    def __init__(self, schema: Schema, config: Config) -> None:
+        super().__init__(schema, config)
+        users = _side(schema, Tag.USER, Tag.CONTEXT)
+        if not config.user_id:
+            users = users.without(users.select(Tag.ID).names)
+        items = _side(schema, Tag.ITEM)
+        if not len(users):
+            raise SchemaError(
+                "TwoTower has nothing to tell users by: no column tagged `user` or `context` beside the id",
+                hint="`ops.History` adds a history; `user_id = true` learns one vector per user",
+            )
+        self.history = tuple(c.name for c in users.select(Tag.SEQUENCE))
+        self.user_tower = _Tower(users, config.dim)
+        self.item_tower = _Tower(items, config.dim)
+        self.popularity = nn.Parameter(torch.ones(()))
+
+    def user(self, batch: Batch) -> Tensor:
+        if self.training and self.config.history_dropout:
+            batch = self._drop_history(batch)
+        user_BD = self._scaled(self.user_tower(batch)[:, :-1]) / self.config.temperature
+        return torch.cat([user_BD, torch.ones_like(user_BD[:, :1])], dim=1)
+
+    def item(self, batch: Batch) -> Tensor:
+        item_BD = self.item_tower(batch)
+        bias_B = item_BD[:, -1] + self.popularity * self.counts[self.item_codes(batch)].log1p()
+        return torch.cat([self._scaled(item_BD[:, :-1]), bias_B[:, None]], dim=1)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Cross entropy of each row's item among the items of the global batch, the more frequent ones discounted."""
+        codes_B = self.item_codes(batch)
+        return sampled_softmax(self.user(batch), self.item(batch), codes_B, log_q(self.counts, codes_B))
+
+    def _scaled(self, vectors_BD: Tensor) -> Tensor:
+        return F.normalize(vectors_BD, dim=1) if self.config.normalize else vectors_BD
+
+    def _drop_history(self, batch: Batch) -> Batch:
+        shorter = {name: _drop(batch.features[name], self.config.history_dropout) for name in self.history}
+        return replace(batch, features={**batch.features, **shorter})
+
+
+class _Tower(nn.Module):
+    """The sum of what the columns of one side say: [B, D]."""
+
+    def __init__(self, columns: Schema, dim: int) -> None:
+        super().__init__()
+        categorical = columns.select(Tag.CATEGORICAL).columns
+        self.continuous = columns.select(Tag.CONTINUOUS).names
+        self.tables = Tables(categorical, dim, pooling="mean")
+        self.linear = nn.Linear(len(self.continuous), dim) if self.continuous else None
+
+    def forward(self, batch: Batch) -> Tensor:
+        parts = list(self.tables(batch).values())
+        if self.linear is not None:
+            values_BC = torch.stack([_column(batch, name) for name in self.continuous], dim=1)
+            parts.append(self.linear(values_BC))
+        return torch.stack(parts).sum(0)
+
+
+def _side(schema: Schema, *sides: Tag) -> Schema:
+    """The inputs of one tower: categorical and continuous columns of any of the sides, targets apart."""
+    known = schema.without_tags(Tag.TARGET, Tag.WEIGHT)
+    return Schema(tuple(c for c in known if {*sides} & c.tags and {Tag.CATEGORICAL, Tag.CONTINUOUS} & c.tags))
+
+
+def _column(batch: Batch, name: str) -> Tensor:
+    values = batch.features[name]
+    if isinstance(values, Ragged) or values.ndim != 1:
+        raise SchemaError(f"TwoTower takes one number per row, `{name}` holds lists")
+    return values.float()
+
+
+def _drop(feature: Feature, share: float) -> Feature:
+    """Leave out a random share of every list."""
+    if isinstance(feature, Tensor):
+        return feature.masked_fill(torch.rand(feature.shape, device=feature.device) < share, 0)
+    keep_V = torch.rand(len(feature.values), device=feature.values.device) >= share
+    kept_before = F.pad(keep_V.cumsum(0), (1, 0))
+    return Ragged(feature.values[keep_V], kept_before[feature.offsets])

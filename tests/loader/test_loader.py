@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from falconet.batch import Batch, Ragged
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.loader.loader import Loader
 from falconet.schema import Schema
+from falconet.train.runtime import Runtime
 
 Make = Callable[..., Path]
 
@@ -132,6 +134,38 @@ def test_a_rank_without_rows_gets_an_empty_batch(numbered_folder: Make) -> None:
         (0, 2),
     )
     assert batch.features["genres"].offsets.tolist() == [0]  # type: ignore[union-attr]
+
+
+def test_two_launched_processes_take_seven_steps_and_every_row_once(numbered_folder: Make) -> None:
+    folder = numbered_folder([10, 3, 7, 1, 6])
+    code = (
+        "from falconet.loader.loader import Loader\n"
+        f"batches = list(Loader({str(folder)!r}, batch_size=4, shuffle=True))\n"
+        "print(len(batches), *[int(row) for batch in batches for row in batch.features['row']])"
+    )
+    launched = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, **launched, "RANK": rank, "LOCAL_RANK": rank},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    steps, shares = [], []
+    for process in processes:
+        step, *share = map(int, process.communicate(timeout=60)[0].split())
+        steps.append(step)
+        shares.append(share)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert steps == [7, 7]
+    assert sorted(shares[0] + shares[1]) == list(range(27))
+
+
+def test_a_runtime_given_decides_whose_share_iteration_gives(numbered_folder: Make) -> None:
+    loader = Loader(numbered_folder([10]), batch_size=4, runtime=Runtime(rank=1, world=2))
+    assert rows(loader) == rows(loader.batches(rank=1, world=2)) == [2, 3, 6, 7, 9]
 
 
 def test_drop_last_drops_the_rest_alone(numbered_folder: Make) -> None:

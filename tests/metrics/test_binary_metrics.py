@@ -54,6 +54,14 @@ def test_batches_of_one_class_join_into_the_right_auc() -> None:
     assert figures(-logits, targets, 1)["auc"] == 0.0
 
 
+def test_two_uneven_ranks_join_into_the_value_of_one_process() -> None:
+    logits, targets = torch.tensor([9.0, -1, 2, 0.5, -3, 1, 0]), torch.tensor([0, 0, 1, 1, 0, 1, 0])
+    ranks = [METRICS.partial(logits[:3], targets[:3]), METRICS.partial(logits[3:], targets[3:])]
+    joined = METRICS.merge(ranks[::-1])
+    assert len(joined["targets"]) == 7
+    assert METRICS.finish(joined) == METRICS.finish(METRICS.partial(logits, targets))
+
+
 def test_constant_scores_have_an_auc_of_one_half() -> None:
     assert figures(torch.zeros(7), torch.tensor([1, 0, 0, 1, 0, 0, 0]), 3)["auc"] == 0.5
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,9 +19,7 @@ from falconet.loader.columns import Field, Table, join, tensor_type
 from falconet.loader.fetch import Piece, Source, ahead, from_files, from_memory, memory_limit
 from falconet.loader.plan import WINDOW, EpochPlan
 from falconet.schema import FOOTER_KEY, Column, Schema, Tag
-
-if TYPE_CHECKING:
-    from falconet.train.runtime import Runtime
+from falconet.train.runtime import Runtime
 
 FORMAT = 1
 
@@ -137,8 +135,6 @@ class Loader:
 
         An epoch that was broken off starts again, unless `load_state_dict` or `set_epoch` put the position inside it.
         """
-        from falconet.train.runtime import Runtime  # here, so that batches alone need no torch.distributed
-
         rank, world = (self._runtime.rank, self._runtime.world) if self._runtime else Runtime.peek()
         if not self._resumed:
             self._step = 0

@@ -1,0 +1,125 @@
+"""The steps after the features: train the retriever, train the ranker on what it returns, evaluate, bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from falconet.config import from_plain
+from falconet.errors import FalconetError
+from falconet.evaluate.candidates import CandidateConfig, build_candidates
+from falconet.evaluate.evaluate import EvaluationConfig
+from falconet.evaluate.evaluate import evaluate as evaluate_models
+from falconet.evaluate.report import read_report, write_report
+from falconet.evaluate.tables import read_items, read_users
+from falconet.io.artifact import is_complete, read_manifest
+from falconet.io.footer import data_files
+from falconet.loader.loader import Loader
+from falconet.models.base import MODELS, Model, Retriever
+from falconet.models.store import load_model
+from falconet.recipe.config import Recipe, StageConfig
+from falconet.serve.bundle import ServingConfig, build_bundle
+from falconet.train.trainer import TrainConfig, Trainer
+
+
+def train_retriever(recipe: Recipe, work: Path, *, step: str) -> None:
+    """`work/features/train` to `work/runs/retriever`."""
+    loader = _loader(work / "features/train", recipe.retriever, recipe.seed)
+    model = _model(recipe.retriever, loader)
+    if isinstance(model, Retriever):
+        model.set_counts(read_items(work / "features/items").counts_by_code(len(model.counts)))
+    _train(recipe.retriever, model, loader, work / "runs/retriever", recipe.seed, step)
+
+
+def train_ranker(recipe: Recipe, work: Path, *, step: str) -> None:
+    """What the retriever returns for training users to `work/candidates`, then to `work/runs/ranker`."""
+    if not is_complete(work / "candidates", "candidates", step=step):
+        config = CandidateConfig(candidates=recipe.bundle.candidates, seed=recipe.seed)
+        items, users = read_items(work / "features/items"), read_users(work / "features/users")
+        parents = {"run": read_manifest(work / "runs/retriever", "run").sha256}
+        build_candidates(_retriever(work), items, users, work / "candidates", config, parents=parents, step=step)
+    loader = _loader(work / "candidates/train", recipe.ranker, recipe.seed)
+    _train(recipe.ranker, _model(recipe.ranker, loader), loader, work / "runs/ranker", recipe.seed, step)
+
+
+def evaluate(recipe: Recipe, work: Path, *, step: str) -> None:
+    """Everything trained to `work/report.json`."""
+    config = EvaluationConfig(ks=(recipe.evaluate.k,), candidates=recipe.bundle.candidates, split=recipe.split.kind)
+    report = evaluate_models(
+        work / "features",
+        _retriever(work),
+        load_model(work / "runs/ranker/model"),
+        work / "candidates",
+        config,
+        key=step,
+    )
+    write_report(report, work / "report.json")
+
+
+def report_key(work: Path) -> str | None:
+    """The step key in `work/report.json`; None where there is no whole report."""
+    try:
+        return str(read_report(work / "report.json").get("key"))
+    except FalconetError:
+        return None
+
+
+def bundle(recipe: Recipe, work: Path, *, step: str) -> None:
+    """Everything a server needs to `work/bundle`."""
+    columns = recipe.columns
+    build_bundle(
+        work / "bundle",
+        workflow=work / "workflow",
+        retriever=work / "runs/retriever/model",
+        ranker=work / "runs/ranker/model",
+        items=work / "features/items",
+        users=work / "features/users",
+        config=ServingConfig(
+            user=columns.user,
+            item=columns.item,
+            candidates=recipe.bundle.candidates,
+            history=recipe.prepare.max_items,
+        ),
+        data=_span(work / "split/train", columns.time),
+        extra={"step": step},
+        overwrite=True,
+    )
+
+
+def _span(folder: Path, time: str | None) -> dict[str, object]:
+    """How many rows the training data has, and from when to when."""
+    rows, first, last = 0, None, None
+    for file in data_files(folder):
+        table = pq.read_table(file, columns=[] if time is None else [time], partitioning=None)
+        rows += table.num_rows
+        if time is not None and table.num_rows:
+            span = pc.min_max(table.column(time)).as_py()
+            first = span["min"] if first is None else min(first, span["min"])
+            last = span["max"] if last is None else max(last, span["max"])
+    return {"rows": rows, "from": _plain(first), "to": _plain(last)}
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, (int, float, str)) else str(value)
+
+
+def _loader(path: Path, stage: StageConfig, seed: int) -> Loader:
+    return Loader(path, batch_size=stage.batch_size, shuffle=True, seed=seed)
+
+
+def _model(stage: StageConfig, loader: Loader) -> Model:
+    kind = MODELS[stage.model]
+    return kind.from_schema(loader.schema, from_plain(kind.Config, stage.config, where="config"))
+
+
+def _train(stage: StageConfig, model: Model, loader: Loader, folder: Path, seed: int, step: str) -> None:
+    config = from_plain(TrainConfig, {"seed": seed, **stage.train}, where="train")
+    Trainer(config, folder=folder).fit(model, loader, resume="auto", step_key=step)
+
+
+def _retriever(work: Path) -> Retriever:
+    model = load_model(work / "runs/retriever/model")
+    assert isinstance(model, Retriever)
+    return model

@@ -1,0 +1,75 @@
+"""A user's mistake ends with what, where, what was given, and a hint; never with a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+DEMO = ROOT / "src/falconet/recipe/demo.toml"
+
+
+def falconet(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "falconet", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def assert_explained(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "error: " in done.stderr
+    assert "hint: " in done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_folder_without_rating_files(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = falconet("run", DEMO, "--set", "data.path=empty", cwd=tmp_path)
+    assert_explained(done, "empty")
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    assert_explained(falconet("run", DEMO, "--set", "data.path=nowhere", cwd=tmp_path), "`nowhere`", "data.path")
+
+
+def test_a_csv_with_a_missing_column(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    (folder / "ratings.csv").write_text("userId,movie,rating,timestamp\n1,1,4.0,1\n")
+    (folder / "movies.csv").write_text("movieId,title,genres\n1,A (1990),Drama\n")
+    done = falconet("run", DEMO, "--set", "data.path=small", cwd=tmp_path)
+    assert_explained(done, "ratings.csv", "`movieId`")
+
+
+def test_a_recipe_with_a_misspelt_key(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(DEMO.read_text().replace("epochs = ", "epoch = ", 1))
+    done = falconet("run", recipe, cwd=tmp_path)
+    assert_explained(done, "`recipe.retriever.train` has an unknown key `epoch`", "did you mean `epochs`?")
+    assert {p.name for p in tmp_path.iterdir()} == {"recipe.toml"}
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "bundle"])
+def test_a_step_before_its_inputs(command: str, tmp_path: Path) -> None:
+    assert_explained(falconet(command, DEMO, cwd=tmp_path), "no features at", "run the step before")
+
+
+def test_a_bundle_that_is_not_there(tmp_path: Path) -> None:
+    assert_explained(falconet("serve", "nowhere", cwd=tmp_path), "nowhere")
+
+
+def test_an_unknown_command_is_bad_usage(tmp_path: Path) -> None:
+    assert falconet("srve", cwd=tmp_path).returncode == 2

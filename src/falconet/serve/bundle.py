@@ -16,8 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from falconet.batch import Batch
@@ -68,8 +66,11 @@ class Bundle:
     manifest: Manifest
     config: ServingConfig
     engine: Engine
-    vectors: Tensor
-    """float32 of [items, D], in the catalogue's order."""
+
+    @property
+    def vectors(self) -> Tensor:
+        """The items' vectors: float32 of [items, D], in the catalogue's order."""
+        return self.engine.index.vectors
 
     @property
     def name(self) -> str:
@@ -122,7 +123,7 @@ def build_bundle(
         catalogue = Catalogue(to / "items.parquet", config.item)
         _write_popular(catalogue, config.item, to / "popular.parquet")
         vectors_ND = item_vectors(_retriever(first, to), catalogue.features)
-        save_file({"vectors": vectors_ND, "codes": catalogue.codes}, to / "index.safetensors")
+        ExactIndex(vectors_ND, catalogue.codes).save(to / "index.safetensors")
         _write_config(config, to)
         engine = _open(to, None).engine
         requests = _probe_requests(engine)
@@ -154,12 +155,8 @@ def _open(path: Path, manifest: Manifest | None) -> Bundle:
     catalogue = Catalogue(path / "items.parquet", config.item)
     schema = _request_schema(retriever, ranker)
     people = People(path / "users.parquet", schema.names)
-    try:
-        index = load_file(path / "index.safetensors")
-        vectors_ND, codes_N = index["vectors"], index["codes"]
-    except (SafetensorError, OSError, KeyError) as error:
-        raise ArtifactError(f"`{path / 'index.safetensors'}` is no index: {error!r}") from error
-    if not torch.equal(codes_N, catalogue.codes):
+    index = ExactIndex.load(path / "index.safetensors")
+    if not torch.equal(index.codes, catalogue.codes):
         raise ArtifactError(f"`{path / 'index.safetensors'}` has other items than items.parquet")
     features = RequestFeatures(
         schema=schema,
@@ -176,13 +173,13 @@ def _open(path: Path, manifest: Manifest | None) -> Bundle:
         people,
         features,
         retriever,
-        ExactIndex(vectors_ND, codes_N),
+        index,
         ranker,
         rows,
         popular,
         config.candidates,
     )
-    return Bundle(path, manifest or Manifest(KIND, {}, {}, {}, ""), config, engine, vectors_ND)
+    return Bundle(path, manifest or Manifest(KIND, {}, {}, {}, ""), config, engine)
 
 
 def _retriever(model: Model, path: Path) -> Retriever:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["falconet.testing.executors"]
+
 
 def need(name: str, present: bool, why: str = "") -> None:
     """Skip a test whose requirement is absent; fail where FALCONET_REQUIRE says it must be there."""

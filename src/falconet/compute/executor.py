@@ -8,14 +8,17 @@ from typing import Protocol, TypeVar
 
 import polars as pl
 
+T = TypeVar("T")
 R = TypeVar("R")
+ROW = "__row__"
+"""The column of row numbers (UInt64, in the whole data set). No data set has a column of its own by that name."""
 
 
 @dataclass(frozen=True)
 class Part:
     """`rows` rows of one Parquet file from row `offset` on; `first_row` is the number of the first in the data set.
 
-    Parts travel, rows never do.
+    Parts travel, rows never do. `casts` widens columns that other files of the data set have in a wider type.
     """
 
     path: str
@@ -23,31 +26,39 @@ class Part:
     rows: int
     first_row: int
     columns: tuple[str, ...] | None = None
+    casts: tuple[tuple[str, pl.DataType], ...] = ()
 
     def scan(self, *, row_numbers: bool = False) -> pl.LazyFrame:
-        """The rows, lazily; with `row_numbers` also their UInt64 numbers in the data set as `__row__`."""
+        """The rows, lazily; with `row_numbers` also their UInt64 numbers in the data set as `__row__`.
+
+        A file that stores `__row__` itself (the buckets of an exchange do) keeps its own numbers.
+        """
         frame = pl.scan_parquet(self.path, glob=False)
         if self.columns is not None:
             frame = frame.select(self.columns)
         frame = frame.slice(self.offset, self.rows)
-        if row_numbers:
-            frame = frame.with_row_index("__row__", offset=self.first_row).with_columns(
-                pl.col("__row__").cast(pl.UInt64)
-            )
+        if self.casts:
+            frame = frame.with_columns(pl.col(name).cast(dtype) for name, dtype in self.casts)
+        if row_numbers and ROW not in (self.columns or frame.collect_schema()):
+            frame = frame.with_row_index(ROW, offset=self.first_row).with_columns(pl.col(ROW).cast(pl.UInt64))
         return frame
 
 
 class Executor(Protocol):
-    """Runs pure functions over parts, here or elsewhere. A function may run twice (a worker died)."""
+    """Runs pure functions over parts (or other small values), here or elsewhere.
+
+    A function may run twice (a worker died), so one that writes does it aside and renames. What a function holds, such
+    as the table of a join, travels once to each worker, not once for each part.
+    """
 
     @property
     def workers(self) -> int:
         """How many functions run at once."""
 
-    def map(self, fn: Callable[[Part], R], parts: Sequence[Part]) -> list[R]:
-        """`fn` of every part, in the order of the parts."""
+    def map(self, fn: Callable[[T], R], parts: Sequence[T], *, done: Callable[[T], None] | None = None) -> list[R]:
+        """`fn` of every part, in the order of the parts. `done` is called here for each one finished, in any order."""
 
-    def map_reduce(self, fn: Callable[[Part], R], parts: Sequence[Part], merge: Callable[[Sequence[R]], R]) -> R:
+    def map_reduce(self, fn: Callable[[T], R], parts: Sequence[T], merge: Callable[[Sequence[R]], R]) -> R:
         """The merged states of all parts. `merge` is associative and commutative and runs where the states are."""
 
 

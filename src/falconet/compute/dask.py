@@ -1,0 +1,175 @@
+"""The executor of a Dask cluster: one already running, or worker processes on this machine. Nothing else imports dask."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from falconet.errors import ConfigError
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+T = TypeVar("T")
+R = TypeVar("R")
+WIDTH = 8  # states merged by one task
+_OPTIONS = {"n_workers", "threads_per_worker", "memory_limit", "local_directory", "dashboard_address", "security"}
+
+
+class DaskExecutor:
+    """Runs functions on the workers of a Dask cluster. Only parts, functions and states travel.
+
+    `target` is the address of a scheduler, a `distributed.Client`, or None: worker processes on this machine, made
+    with the options in `cluster` (those of `distributed.LocalCluster`: `n_workers`, `threads_per_worker`,
+    `memory_limit`, `local_directory`, `dashboard_address`, `security`), which share the cores between them. A script
+    that starts them needs the `if __name__ == "__main__":` of every Python program with processes.
+
+    Use it as a context manager, or `close()` it: what it started ends, a client that was handed in stays open.
+    Raises ConfigError without the extra, for another target, for an unknown option, and when it is used after `close`.
+
+    >>> with DaskExecutor(cluster={"n_workers": 2}) as executor:  # doctest: +SKIP
+    ...     fitted = workflow.fit(dataset, executor=executor)
+    """
+
+    def __init__(
+        self, target: str | Client | None = None, *, cluster: Mapping[str, Any] | None = None, timeout: float = 30.0
+    ) -> None:
+        distributed = _import()
+        self._cluster: Any = None
+        self._client: Any = None
+        self._owned = not isinstance(target, distributed.Client)
+        if target is not None and cluster:
+            raise ConfigError(
+                f"DaskExecutor was given a target and options for a new cluster ({', '.join(sorted(cluster))})",
+                hint="leave one of them out",
+            )
+        if isinstance(target, distributed.Client):
+            self._client = target
+        elif isinstance(target, str):
+            self._client = _connect(distributed, target, timeout)
+        elif target is None:
+            self._cluster = _start(distributed, dict(cluster or {}))
+            self._client = distributed.Client(self._cluster, set_as_default=False)
+        else:
+            raise ConfigError(
+                f"DaskExecutor cannot use a {type(target).__name__}",
+                hint='an address such as "tcp://host:8786", a distributed.Client, or None for this machine',
+            )
+
+    @property
+    def workers(self) -> int:
+        """How many functions run at once: the threads of all workers."""
+        return sum(self._open().nthreads().values())
+
+    def map(self, fn: Callable[[T], R], parts: Sequence[T], *, done: Callable[[T], None] | None = None) -> list[R]:
+        if not parts:
+            return []
+        client = self._open()
+        futures = self._submit(fn, parts)
+        try:
+            if done is not None:
+                part_of = {future.key: part for future, part in zip(futures, parts, strict=True)}
+                for future in _import().as_completed(futures, loop=client.loop):
+                    future.result()
+                    done(part_of[future.key])
+            return list(client.gather(futures))
+        except BaseException:
+            client.cancel(futures)
+            raise
+
+    def map_reduce(self, fn: Callable[[T], R], parts: Sequence[T], merge: Callable[[Sequence[R]], R]) -> R:
+        if not parts:
+            return merge([])
+        client = self._open()
+        merger = self._send(merge)
+        states = self._submit(fn, parts)
+        everything = list(states)
+        try:
+            while len(states) > WIDTH:
+                groups = [states[i : i + WIDTH] for i in range(0, len(states), WIDTH)]
+                states = [client.submit(_call, merger, group, pure=False) for group in groups]
+                everything += states
+            last = client.submit(_call, merger, states, pure=False)
+            everything.append(last)
+            result: R = last.result()
+        except BaseException:
+            client.cancel(everything)
+            raise
+        return result
+
+    def close(self) -> None:
+        """End what this executor started. A second call does nothing."""
+        client, cluster = self._client, self._cluster
+        self._client = self._cluster = None
+        if client is not None and self._owned:
+            client.close()
+        if cluster is not None:
+            cluster.close()
+
+    def __enter__(self) -> DaskExecutor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> Any:
+        if self._client is None:
+            raise ConfigError("this DaskExecutor is closed", hint="use it inside its `with` block")
+        return self._client
+
+    def _send(self, value: Any) -> Future:
+        """The value on every worker, sent once: a function may hold a large table."""
+        client = self._open()
+        client.wait_for_workers(1, timeout=60)
+        return client.scatter(value, broadcast=True, hash=False)
+
+    def _submit(self, fn: Callable[[T], R], parts: Sequence[T]) -> list[Future]:
+        function = self._send(fn)
+        client = self._open()
+        return [client.submit(_call, function, part, pure=False) for part in parts]
+
+
+def _call(fn: Callable[[Any], Any], value: Any) -> Any:
+    return fn(value)
+
+
+def _import() -> Any:
+    try:
+        import distributed
+    except ImportError as error:
+        raise ConfigError("DaskExecutor needs Dask", hint='pip install "falconet[dask]"') from error
+    return distributed
+
+
+def _connect(distributed: Any, address: str, timeout: float) -> Any:
+    try:
+        return distributed.Client(address, set_as_default=False, timeout=timeout)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"no Dask scheduler answers at `{address}`: {error}", hint="`dask scheduler` starts one, at tcp://host:8786"
+        ) from error
+
+
+def _start(distributed: Any, options: dict[str, Any]) -> Any:
+    """Worker processes whose Polars together use each core once."""
+    import dask
+
+    if unknown := set(options) - _OPTIONS:
+        raise ConfigError(
+            f"DaskExecutor has no cluster option `{min(unknown)}`", hint=f"there are {', '.join(sorted(_OPTIONS))}"
+        )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = options.pop("n_workers", max(min(cores, 2), cores // 4))
+    # Set before the process starts: it may import Polars, which reads it once, before Dask's own settings are applied.
+    before = dict(dask.config.get("distributed.nanny.pre-spawn-environ"))
+    before["POLARS_MAX_THREADS"] = max(1, cores // max(1, workers))
+    with dask.config.set({"distributed.nanny.pre-spawn-environ": before}):
+        return distributed.LocalCluster(
+            n_workers=workers,
+            processes=True,
+            **{"threads_per_worker": 1, "dashboard_address": None, **options},
+        )

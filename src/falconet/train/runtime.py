@@ -6,22 +6,24 @@ MPI, MVAPICH2).
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import os
-import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import count
 from types import TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from falconet.errors import ConfigError, DistributedError
+from falconet.errors import ConfigError, DistributedError, FalconetError
 from falconet.progress import note
 
 
@@ -107,9 +109,9 @@ class Runtime:
         self.close()
 
     def close(self) -> None:
-        """Leave the group, where `start` made it."""
-        if self.owns_group and dist.is_initialized():
-            dist.destroy_process_group()
+        """Leave the group, where `start` made it; at the latest when the program ends."""
+        if self.owns_group:
+            _leave()
 
     @property
     def is_main(self) -> bool:
@@ -165,6 +167,23 @@ class Runtime:
             data = torch.empty(int(length), dtype=torch.uint8, device=self.device)
         dist.broadcast(data, 0)
         return json.loads(bytes(data.cpu().tolist()))
+
+    def on_main(self, act: Callable[[], Any]) -> Any:
+        """The plain value that `act`, run by the main process alone, gives; its FalconetError is raised on all."""
+        if self.world == 1:
+            return act()
+        value, mistake = None, None
+        if self.is_main:
+            try:
+                value = act()
+            except FalconetError as error:
+                mistake = error
+        failed = self.broadcast(None if mistake is None else [str(mistake.args[0]), mistake.hint])
+        if mistake is not None:
+            raise mistake
+        if failed is not None:
+            raise DistributedError(failed[0], hint=failed[1])
+        return self.broadcast(value)
 
 
 def read_place(env: Mapping[str, str]) -> Place:
@@ -249,16 +268,26 @@ def _device(asked: str | None, place: Place) -> torch.device:
     return torch.device("cuda", place.local_rank)
 
 
+_store: TCPStore | None = None  # kept, so that a group can be left and another one joined in the same process
+_joined = count()
+
+
 def _init(place: Place, device: torch.device, timeout_s: float) -> None:
+    global _store
     address = os.environ.get("MASTER_ADDR") or _address(os.environ)
-    port = os.environ.get("MASTER_PORT") or str(_port(os.environ))
+    port = _number(os.environ, "MASTER_PORT") or _port(os.environ)
+    timeout = timedelta(seconds=timeout_s)
     try:
+        if _store is None:
+            # Under torchrun and `launch` the agent holds the port already, and rank 0 joins like all others.
+            hosts = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+            _store = TCPStore(address, port, place.world, is_master=hosts, timeout=timeout)
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
-            init_method=f"tcp://{address}:{port}" if place.launcher != "torchrun" else "env://",
+            store=PrefixStore(f"falconet-{next(_joined)}", _store),
             rank=place.rank,
             world_size=place.world,
-            timeout=timedelta(seconds=timeout_s),
+            timeout=timeout,
             device_id=device if device.type == "cuda" else None,
         )
     except (RuntimeError, ValueError) as error:
@@ -267,6 +296,12 @@ def _init(place: Place, device: torch.device, timeout_s: float) -> None:
             f"at {address}:{port}: {error}",
             hint="MASTER_ADDR and MASTER_PORT name a free port of rank 0's machine that the others can reach",
         ) from error
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _address(env: Mapping[str, str]) -> str:
@@ -284,10 +319,3 @@ def _port(env: Mapping[str, str]) -> int:
     """A port that all processes of a job agree on without talking, from the job's number."""
     job = next((env[n] for n in ("SLURM_JOB_ID", "PMI_ID", "OMPI_MCA_orte_jobid", "PBS_JOBID") if n in env), "")
     return 20000 + int.from_bytes(hashlib.sha256(job.encode()).digest()[:2], "big") % 20000
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return int(opened.getsockname()[1])

@@ -1,0 +1,219 @@
+"""A run on disk: its settings, its figures, its last and best snapshots, and at the end the model.
+
+config.json     what the run is: settings, model, data. Another run is refused in the same folder.
+metrics.jsonl   one line per epoch, without times: equal bytes for equal runs, interrupted or not
+run.jsonl       where, when and how fast
+snapshots/STEP  model.safetensors tables-0.safetensors optimizer.safetensors state.json
+last.json       {"snapshot": STEP} to go on from; best.json the same, with its figures, for the best epoch
+model/          the trained model, and manifest.json: the run is finished
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from falconet.errors import ArtifactError
+from falconet.io.artifact import clean, is_complete, read_artifact, read_manifest, seal, write_artifact, write_file
+from falconet.models.base import Model
+from falconet.models.store import save_model
+from falconet.progress import note
+
+FORMAT = 1
+Resume = Literal["never", "auto", "must"]
+Figures = dict[str, float]
+GROUPS = ("model", "tables-0", "optimizer")
+Tensors = Mapping[str, Mapping[str, Tensor]]
+"""Tensors by group (one of GROUPS) and name."""
+
+
+@dataclass
+class Position:
+    """How far a run is, and what it decided so far: everything of it that is not a tensor."""
+
+    epoch: int = 0
+    step: int = 0  # the next step of the epoch
+    done: int = 0  # steps of all epochs
+    rows: int = 0  # rows of all epochs
+    loss: float = 0.0  # sum over the rows of this epoch, with their weights
+    weight: float = 0.0  # sum of the weights, else the rows, of this epoch
+    history: list[dict[str, Any]] = field(default_factory=list)  # the lines of metrics.jsonl
+    best: dict[str, Any] | None = None  # the line of the best epoch
+    stale: int = 0  # epochs since then
+    ended: bool = False
+
+
+class RunFolder:
+    """The folder of one run. Only the main process touches it."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def open(self, config: Mapping[str, Any], resume: Resume) -> Position | None:
+        """Check or make the folder; the position to go on from, None for a fresh run.
+
+        A run of another recipe step (another `step` in `config`) is over and makes way. Raises ArtifactError where a run
+        is there and `resume` is "never", where none is and it is "must", or where the run there is another one.
+        """
+        clean(self.path)
+        clean(self.path / "snapshots")
+        before = self._config()
+        if before is not None and config["step"] is not None and before.get("step") != config["step"]:
+            note(f"`{self.path}` is the run of other settings or data: starting anew")
+            shutil.rmtree(self.path)
+            before = None
+        if before is not None and resume == "never":
+            raise ArtifactError(f"`{self.path}` holds a run already", hint='resume="auto", or another folder')
+        if before is not None and (other := _differences(before, json.loads(json.dumps(config)))):
+            raise ArtifactError(
+                f"`{self.path}` holds another run: {'; '.join(other[:5])}",
+                hint="use the settings it was started with, or another folder",
+            )
+        position = None if before is None else self._last()
+        if position is None:
+            if resume == "must":
+                raise ArtifactError(f"no run to resume at `{self.path}`", hint='resume="auto" starts one')
+            self._start_anew(config)
+        else:
+            self.write_metrics(position)
+        return position
+
+    def _config(self) -> dict[str, Any] | None:
+        path = self.path / "config.json"
+        if not path.is_file():
+            if self.path.is_dir() and any(self.path.iterdir()):
+                raise ArtifactError(f"`{self.path}` is not empty and not a run", hint="choose another folder")
+            return None
+        found: dict[str, Any] = _json(path)
+        if found.get("format") != FORMAT:
+            raise ArtifactError(f"`{path}` has format {found.get('format')}, this version reads {FORMAT}")
+        return found
+
+    def _start_anew(self, config: Mapping[str, Any]) -> None:
+        (self.path / "snapshots").mkdir(parents=True, exist_ok=True)
+        (self.path / "run.jsonl").unlink(missing_ok=True)
+        write_file(self.path / "config.json", json.dumps(config, indent=1, sort_keys=True).encode())
+        self.write_metrics(Position())
+
+    def _last(self) -> Position | None:
+        last = self.path / "last.json"
+        if not last.is_file():
+            return None
+        snapshot = self.path / "snapshots" / _json(last)["snapshot"]
+        read_artifact(snapshot, "snapshot")
+        state = _json(snapshot / "state.json")
+        if state.pop("format") != FORMAT:
+            raise ArtifactError(f"`{snapshot}` is of another format than this version reads ({FORMAT})")
+        state.pop("world")
+        return Position(**state)
+
+    def read(self, which: Literal["last", "best"]) -> dict[str, dict[str, Tensor]]:
+        """The tensors of the last or the best snapshot, found whole."""
+        snapshot = self.path / "snapshots" / _json(self.path / f"{which}.json")["snapshot"]
+        read_artifact(snapshot, "snapshot")
+        return {group: _tensors(snapshot / f"{group}.safetensors") for group in GROUPS}
+
+    def save(self, position: Position, tensors: Tensors, *, world: int, best: bool) -> None:
+        """Write a snapshot; the last and the best stay, others go."""
+        name = f"{position.done:08d}"
+        with write_artifact(self.path / "snapshots" / name, "snapshot", overwrite=True) as draft:
+            for group in GROUPS:
+                _save(tensors[group], draft.path / f"{group}.safetensors")
+            state = {"format": FORMAT, "world": world, **asdict(position)}
+            (draft.path / "state.json").write_text(json.dumps(state, indent=1, sort_keys=True))
+        if best:
+            self._point("best", {"snapshot": name, **(position.best or {})})
+        self._point("last", {"snapshot": name})
+        self.write_metrics(position)
+        pointers = [self.path / "last.json", self.path / "best.json"]
+        kept = {_json(pointer)["snapshot"] for pointer in pointers if pointer.is_file()}
+        for old in (self.path / "snapshots").iterdir():
+            if old.name not in kept:
+                shutil.rmtree(old)
+
+    def _point(self, which: str, content: Mapping[str, Any]) -> None:
+        write_file(self.path / f"{which}.json", json.dumps(content, sort_keys=True).encode())
+
+    def write_metrics(self, position: Position) -> None:
+        """metrics.jsonl as it was at a position."""
+        lines = "".join(json.dumps(line) + "\n" for line in position.history)
+        write_file(self.path / "metrics.jsonl", lines.encode())
+
+    def log(self, event: str, **facts: str | float | int | bool | None) -> None:
+        """One line of run.jsonl."""
+        line = json.dumps({"event": event, "time": round(time.time(), 3), **facts})
+        with (self.path / "run.jsonl").open("a") as file:
+            file.write(line + "\n")
+
+    def finish(self, model: nn.Module, step: str | None) -> None:
+        """Write the model and the manifest that says the run is finished."""
+        save(model, self.path / "model")
+        files = ["config.json", "metrics.jsonl"]
+        files += sorted(p.relative_to(self.path).as_posix() for p in (self.path / "model").rglob("*") if p.is_file())
+        seal(self.path, "run", parents={}, extra={"step": step}, files=files)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run ended and everything it left is whole."""
+        return is_complete(self.path, "run")
+
+    def model_weights(self) -> dict[str, Tensor]:
+        """The weights of the finished run's model."""
+        read_manifest(self.path, "run")
+        return _tensors(self.path / "model" / "model.safetensors")
+
+
+def save(model: nn.Module, folder: str | Path) -> None:
+    """Write a model: one of falconet's as `load_model` reads it, any other module as its weights alone."""
+    if isinstance(model, Model):
+        save_model(model, folder)
+        return
+    with write_artifact(folder, "weights", overwrite=True) as draft:
+        _save(model.state_dict(), draft.path / "model.safetensors")
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    # A clone each: safetensors refuses views of shared memory.
+    save_file({name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}, path)
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        found: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ArtifactError(f"`{path}` is not a whole safetensors file: {error}") from error
+    return found
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, OSError) as error:
+        raise ArtifactError(f"`{path}` is damaged: {error}", hint="remove the run's folder and train anew") from error
+    if not isinstance(found, dict):
+        raise ArtifactError(f"`{path}` is damaged: no JSON object", hint="remove the run's folder and train anew")
+    return found
+
+
+def _differences(there: Any, here: Any, where: str = "") -> list[str]:
+    """`key = there, here given` of everything that is not the same."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        keys = [k for k in here if k in there] + sorted(there.keys() ^ here.keys())
+        return [line for k in keys for line in _differences(there.get(k), here.get(k), f"{where}.{k}" if where else k)]
+    if there == here:
+        return []
+    return [f"{where} = {_short(there)} there, {_short(here)} given"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

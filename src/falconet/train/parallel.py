@@ -1,0 +1,159 @@
+"""A model on several processes: dense layers in DistributedDataParallel, BatchNorm over all rows, plain weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from falconet.batch import Batch
+from falconet.errors import ArtifactError, ConfigError
+from falconet.nn.batchnorm import BatchNorm
+from falconet.train.runtime import Runtime
+
+
+class Objective(nn.Module):
+    """A model's `loss(batch)` as a `forward`, which is what DistributedDataParallel hooks."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        if not callable(getattr(model, "loss", None)):
+            raise ConfigError(
+                f"{type(model).__name__} has no `loss(batch)`", hint="a method that gives one loss per row: [rows]"
+            )
+        self.model = model
+
+    def forward(self, batch: Batch) -> Tensor:
+        """One loss per row, float32: [rows]."""
+        losses_R = self.model.loss(batch)  # type: ignore[operator]
+        if losses_R.shape != (batch.rows,):
+            raise ConfigError(
+                f"{type(self.model).__name__}.loss gave {tuple(losses_R.shape)} for {batch.rows} rows",
+                hint="one loss per row, not reduced; the trainer averages over the rows of all processes",
+            )
+        return losses_R.float()  # type: ignore[no-any-return]
+
+
+def wrap(model: nn.Module, runtime: Runtime) -> nn.Module:
+    """The model on its device as a module that maps a batch to losses [rows] and averages gradients over processes.
+
+    Any module with `loss(batch)` will do. Frozen parameters, among them tables that a `TableOptimizer` holds, are left
+    alone. All processes start from rank 0's weights.
+    """
+    share_batchnorm(model)
+    objective = Objective(model.to(runtime.device))
+    if runtime.world == 1:
+        return objective
+    with torch.no_grad():
+        for x in (*model.parameters(), *model.buffers()):
+            dist.broadcast(x.data, 0)
+    if not any(p.requires_grad for p in model.parameters()):
+        return objective
+    # Our BatchNorm keeps equal statistics everywhere, so nothing need be broadcast in a step.
+    return DistributedDataParallel(objective, gradient_as_bucket_view=True, broadcast_buffers=False)
+
+
+def share_batchnorm(module: nn.Module) -> None:
+    """Exchange every BatchNorm1d inside a module, in place, for one whose sums go over all processes."""
+    for name, child in module.named_children():
+        if type(child) is not nn.BatchNorm1d:
+            share_batchnorm(child)
+            continue
+        shared = BatchNorm(child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats)
+        shared._parameters, shared._buffers = child._parameters, child._buffers
+        shared.train(child.training)
+        setattr(module, name, shared)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel and torch.compile."""
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def plain_keys(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights under the names they have in a plain model: without `module.` and `_orig_mod.`.
+
+    >>> list(plain_keys({"module._orig_mod.bias": torch.zeros(1)}))
+    ['bias']
+    """
+    plain = {}
+    for key, value in weights.items():
+        name = key
+        while name.startswith(("module.", "_orig_mod.")):
+            name = name.partition(".")[2]
+        plain[name.replace("._orig_mod.", ".")] = value
+    return plain
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, where: str | Path = "the weights") -> None:
+    """Put weights into a model; either may be wrapped. Raises ArtifactError where names or shapes differ."""
+    plain, own = plain_keys(weights), plain_keys(unwrap(model).state_dict())
+    _compare(plain, own, where)
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(plain[name])
+
+
+def _compare(given: Mapping[str, Tensor], own: Mapping[str, Tensor], where: str | Path) -> None:
+    if given.keys() != own.keys():
+        raise ArtifactError(
+            f"{where} do not fit the model: {_names('missing', own.keys() - given.keys())}"
+            f"{_names('unknown', given.keys() - own.keys())}",
+            hint="they belong to a model with other settings",
+        )
+    for name, tensor in own.items():
+        if given[name].shape != tensor.shape:
+            raise ArtifactError(
+                f"{where} do not fit the model: `{name}` is {tuple(given[name].shape)} there, "
+                f"{tuple(tensor.shape)} in the model"
+            )
+
+
+def _names(what: str, names: Iterable[str]) -> str:
+    found = sorted(names)
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"{what} {', '.join(found[:3])}{more}; " if found else ""
+
+
+def share_tensors(runtime: Runtime, tensors: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    """Rank 0's tensors (elsewhere None is given), on every process, on the CPU."""
+    if runtime.world == 1:
+        return dict(tensors or {})
+    mine = tensors or {}
+    described = [[name, str(x.dtype).removeprefix("torch."), list(x.shape)] for name, x in mine.items()]
+    shared = {}
+    for name, dtype, shape in runtime.broadcast(described):
+        x = mine[name].to(runtime.device) if runtime.is_main else _empty(shape, dtype, runtime.device)
+        dist.broadcast(x, 0)
+        shared[name] = x.cpu()
+    return shared
+
+
+def _empty(shape: list[int], dtype: str, device: torch.device) -> Tensor:
+    return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+
+
+def bfloat16_is_fast(device: torch.device) -> bool:
+    """Whether the hardware multiplies matrices in bfloat16; where it does not, bfloat16 is slower than float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    flags = Path("/proc/cpuinfo")
+    if not flags.is_file():
+        return False
+    words = next((line.split() for line in flags.read_text().splitlines() if line.startswith("flags")), [])
+    return bool({"avx512_bf16", "amx_bf16"} & set(words))
+
+
+def trainable(model: nn.Module) -> tuple[int, int]:
+    """(parameters that learn, all parameters), in numbers."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad), sum(p.numel() for p in model.parameters())

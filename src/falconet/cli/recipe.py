@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,20 +89,23 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """The whole road on generated data, in about a minute: a table, and recommendations for two people."""
+    from falconet.cli.recommend import show
     from falconet.progress import set_quiet
-    from falconet.recipe.demo import prepare_demo, show_people
-
-    set_quiet(quiet)
+    from falconet.recipe.demo import prepare_demo, two_people
     from falconet.recipe.run import run as run_steps
 
+    set_quiet(quiet)
     plan = prepare_demo(out)
     report = run_steps(plan, out)
-    people = show_people(out / "bundle")
+    people = two_people(out / "bundle")
     if as_json:
-        typer.echo(json.dumps({"report": report, "recommendations": people["json"]}, indent=1))
+        answers = {title: asdict(answer) for title, answer in people}
+        typer.echo(json.dumps({"report": report, "recommendations": answers}, indent=1, ensure_ascii=False))
     else:
         _show_report(report, plan, False)
-        typer.echo(people["text"])
+        for title, answer in people:
+            typer.echo(f"\n{title}:\n")
+            show(answer)
     if serve:
         from falconet.cli.serve import serve as serve_bundle
 

@@ -42,10 +42,11 @@ def recommend(
     if as_json:
         typer.echo(json.dumps(asdict(answer), indent=1, ensure_ascii=False, default=str))
     else:
-        _show(answer)
+        show(answer)
 
 
-def _show(answer: Recommendation) -> None:
+def show(answer: Recommendation) -> None:
+    """Print an answer as a table."""
     from rich.console import Console
     from rich.table import Table
 

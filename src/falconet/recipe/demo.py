@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
 
 from falconet.recipe.config import Recipe, read_recipe
+from falconet.serve.recommender import Recommendation, Recommender
 
 
 def demo_recipe(data: Path) -> Recipe:
@@ -27,6 +27,13 @@ def prepare_demo(out: Path) -> Recipe:
     return demo_recipe(data)
 
 
-def show_people(bundle: Path, k: int = 5) -> dict[str, Any]:
-    """Recommendations for a known user and for a new visitor who liked three items: as text and as plain values."""
-    raise SystemExit(bundle, k)
+def two_people(bundle: Path, k: int = 5) -> list[tuple[str, Recommendation]]:
+    """What the demo recommends: to somebody known to training, and to a visitor who just met three items."""
+    recommender = Recommender.load(bundle)
+    known = recommender.sample_users()[0]
+    visitor = recommender.start_items(3)
+    titles = ", ".join(item.title for item in visitor)
+    return [
+        (f"For user {known.user_id}", recommender.recommend(known.user_id, k=k)),
+        (f"For a new visitor who watched {titles}", recommender.recommend(history=[i.item_id for i in visitor], k=k)),
+    ]

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from falconet.errors import DataError
+
 P = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd
 MASK = (1 << 64) - 1
 MIX_1 = 0xBF58476D1CE4E5B9
@@ -61,12 +63,15 @@ def _as_uint64(x: Scalar) -> int | None:
         return ((x - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)) & MASK
     if isinstance(x, dt.date):
         return (x.toordinal() - dt.date(1970, 1, 1).toordinal()) & MASK
-    if isinstance(x, float):
+    if isinstance(x, (float, np.floating)):
+        x = float(x)
         if x != x:
             return None
         if x.is_integer() and abs(x) < 2**63:
             return int(x) & MASK
         return int(np.float64(x).view(np.uint64))
+    if not isinstance(x, (int, np.integer, np.bool_)):
+        raise DataError(f"{x!r} has no stable hash: it is a {type(x).__name__}")
     return int(x) & MASK
 
 

@@ -1,4 +1,4 @@
-"""The executor of a Dask cluster: one already running, or worker processes on this machine. Nothing else imports dask."""
+"""The executor of a Dask cluster, running already or started on this machine. Nothing else imports dask."""
 
 from __future__ import annotations
 
@@ -121,13 +121,14 @@ class DaskExecutor:
             raise ConfigError("this DaskExecutor is closed", hint="use it inside its `with` block")
         return self._client
 
-    def _send(self, value: Any) -> Future:
+    def _send(self, value: Any) -> Future[Any]:
         """The value on every worker, sent once: a function may hold a large table."""
         client = self._open()
         client.wait_for_workers(1, timeout=60)
-        return client.scatter(value, broadcast=True, hash=False)
+        sent: Future[Any] = client.scatter(value, broadcast=True, hash=False)
+        return sent
 
-    def _submit(self, fn: Callable[[T], R], parts: Sequence[T]) -> list[Future]:
+    def _submit(self, fn: Callable[[T], R], parts: Sequence[T]) -> list[Future[Any]]:
         function = self._send(fn)
         client = self._open()
         return [client.submit(_call, function, part, pure=False) for part in parts]
@@ -171,5 +172,5 @@ def _start(distributed: Any, options: dict[str, Any]) -> Any:
         return distributed.LocalCluster(
             n_workers=workers,
             processes=True,
-            **{"threads_per_worker": 1, "dashboard_address": None, **options},
+            **{"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", **options},
         )

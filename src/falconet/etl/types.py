@@ -1,0 +1,80 @@
+"""Between a schema's type names (Arrow's) and Polars types."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+from polars.datatypes import DataTypeClass
+
+from falconet.errors import SchemaError
+from falconet.schema import Column, List, Tag
+
+_TYPES: dict[str, pl.DataType] = {
+    "int8": pl.Int8(),
+    "int16": pl.Int16(),
+    "int32": pl.Int32(),
+    "int64": pl.Int64(),
+    "uint8": pl.UInt8(),
+    "uint16": pl.UInt16(),
+    "uint32": pl.UInt32(),
+    "uint64": pl.UInt64(),
+    "float16": pl.Float16(),
+    "float32": pl.Float32(),
+    "float64": pl.Float64(),
+    "bool": pl.Boolean(),
+    "string": pl.String(),
+    "binary": pl.Binary(),
+    "date32[day]": pl.Date(),
+    "time64[ns]": pl.Time(),
+    "null": pl.Null(),
+}
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+_UNITS = re.compile(r"(timestamp|duration)\[(ms|us|ns)(?:, tz=(.+))?\]")
+
+
+def polars_type(column: Column) -> pl.DataType:
+    """The Polars type of a schema's column: List for ragged lists, Array for lists of one length.
+
+    Raises SchemaError where Polars has none.
+    """
+    inner = _TYPES.get(column.dtype)
+    if inner is None:
+        found = _UNITS.fullmatch(column.dtype)
+        if found is None:
+            raise SchemaError(f"column `{column.name}` has the type {column.dtype}, which the ETL does not know")
+        kind, unit, zone = found.groups()
+        inner = pl.Datetime(unit, zone) if kind == "timestamp" else pl.Duration(unit)  # type: ignore[arg-type]
+    if column.list is None:
+        return inner
+    return pl.List(inner) if column.list == "ragged" else pl.Array(inner, int(column.list))
+
+
+def column_of(name: str, dtype: pl.DataType) -> Column:
+    """A column described by its Polars type alone: floats are continuous, nothing else is guessed.
+
+    Categories become strings. Raises SchemaError for types that have no place in a schema (structs, lists of lists).
+    """
+    shape: List = None
+    inner = dtype
+    if isinstance(dtype, pl.List):
+        shape, inner = "ragged", _instance(dtype.inner)
+    elif isinstance(dtype, pl.Array):
+        shape, inner = dtype.size, _instance(dtype.inner)
+    if isinstance(inner, (pl.Categorical, pl.Enum)):
+        text = "string"
+    elif isinstance(inner, pl.Datetime):
+        zone = f", tz={inner.time_zone}" if inner.time_zone else ""
+        text = f"timestamp[{inner.time_unit}{zone}]"
+    elif isinstance(inner, pl.Duration):
+        text = f"duration[{inner.time_unit}]"
+    elif inner in _NAMES:
+        text = _NAMES[inner]
+    else:
+        raise SchemaError(f"column `{name}` has the type {dtype}, which a schema cannot describe")
+    tags = frozenset({Tag.CONTINUOUS}) if inner.is_float() else frozenset[str]()
+    return Column(name=name, dtype=text, list=shape, tags=tags)
+
+
+def _instance(dtype: pl.DataType | DataTypeClass) -> pl.DataType:
+    return dtype if isinstance(dtype, pl.DataType) else dtype()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from pathlib import Path
 
 from falconet.datasets.fetch import Retry, fetch, fetch_text, forget
@@ -93,6 +94,7 @@ def _use_folder(release: Release, source: Path) -> Path:
 
 def _install(release: Release, archive: Path, target: Path, origin: dict[str, str | None]) -> None:
     """Look whether the zip is the release, unpack it aside, rename."""
+    _clean(target)
     try:
         _check_release(release, archive)
         with write_artifact(target, KIND, extra={"release": release.name, "source": origin}) as draft:
@@ -101,6 +103,13 @@ def _install(release: Release, archive: Path, target: Path, origin: dict[str, st
         raise _WrongFileError(error.args[0], hint=error.hint) from error
     note(f"{release.name}: {target}")
     _show_licence(release, target)
+
+
+def _clean(target: Path) -> None:
+    """Remove what an unpacking that was killed left beside the target."""
+    for left in target.parent.glob(f".tmp-{target.name}-*"):
+        if re.fullmatch(rf"\.tmp-{re.escape(target.name)}-\d+-[0-9a-f]{{8}}", left.name):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _check_release(release: Release, path: Path) -> None:

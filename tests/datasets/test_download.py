@@ -236,7 +236,7 @@ def test_a_name_that_does_not_resolve_fails_at_once(
 
 
 def test_an_address_that_is_no_web_address_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="`file:///etc/ml-1m.zip` is not a web address"):
+    with pytest.raises(DataError, match=r"`file:///etc/ml-1m\.zip` is not a web address"):
         download("1m", tmp_path, base_url="file:///etc/")
 
 
@@ -305,7 +305,7 @@ def test_a_local_path_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_a_local_zip_that_is_damaged_stays_and_leaves_nothing(tmp_path: Path, archive: bytes) -> None:
     (tmp_path / "made.zip").write_bytes(archive[:-10])
-    with pytest.raises(DataError, match="made.zip` is not a whole zip file"):
+    with pytest.raises(DataError, match=r"made\.zip` is not a whole zip file"):
         download("25m", tmp_path / "data", source=tmp_path / "made.zip")
     assert (tmp_path / "made.zip").is_file()
     assert not (tmp_path / "data").exists()
@@ -391,3 +391,9 @@ def test_an_unknown_release_suggests_one(given: str, hint: str) -> None:
 def test_retry_refuses_impossible_settings() -> None:
     with pytest.raises(FalconetError, match="attempts >= 1, wait >= 0, timeout > 0"):
         Retry(attempts=0)
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"cannot make the folder `.*file/data`: .*\n\nhint: name another with --out"):
+        download("1m", tmp_path / "file" / "data")

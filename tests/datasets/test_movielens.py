@@ -381,7 +381,7 @@ def test_a_wrong_layout_is_told_with_its_file(
 def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a") / "ratings" / "x.parquet"
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match="x.parquet` is not a whole Parquet file"):
+    with pytest.raises(DataError, match=r"x\.parquet` is not a whole Parquet file"):
         list(open_movielens(tmp_path / "a").ratings())
 
 
@@ -389,7 +389,7 @@ def test_a_changed_conversion_is_refused_when_opened(tmp_path: Path) -> None:
     out = convert(write_folder(tmp_path / "a", CSV), tmp_path / "out")
     content = (out / "movies.parquet").read_bytes()
     (out / "movies.parquet").write_bytes(content[:-1])
-    with pytest.raises(ArtifactError, match="movies.parquet` has .* bytes, its manifest says"):
+    with pytest.raises(ArtifactError, match=r"movies\.parquet` has .* bytes, its manifest says"):
         open_movielens(out)
 
 

@@ -199,9 +199,16 @@ def test_data_that_are_there_are_left_alone(tmp_path: Path, capsys: pytest.Captu
     assert "there already" in capsys.readouterr().err
 
 
+def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-a-4242-0123abcd").mkdir()
+    (tmp_path / ".tmp-a-b-4242-0123abcd").mkdir()  # of another folder
+    synthesize(tmp_path / "a", users=10, items=20, rows=50)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".tmp-a-b-4242-0123abcd", "a"]
+
+
 def test_other_data_in_the_way_are_not_replaced_unless_told(tmp_path: Path) -> None:
     out = synthesize(tmp_path / "a", users=10, items=20, rows=50)
-    with pytest.raises(ArtifactError, match="`.*a` exists already"):
+    with pytest.raises(ArtifactError, match="a` exists already"):
         synthesize(out, users=10, items=20, rows=51)
     synthesize(out, users=10, items=20, rows=51, overwrite=True)
     assert len(read(out)[0]["userId"]) == 51

@@ -1,0 +1,1 @@
+"""Data sets: readers of MovieLens, downloads, synthetic data. numpy, pyarrow and the standard library alone."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 from pathlib import Path
 
 from falconet.datasets.fetch import Retry, fetch, fetch_text, forget
+from falconet.datasets.layout import remove_leftovers
 from falconet.datasets.licence import usage_licence
 from falconet.datasets.movielens import open_movielens
 from falconet.datasets.releases import BASE_URL, RELEASES, Release, find_release
 from falconet.datasets.unpack import unpack
-from falconet.errors import ArtifactError, DataError
+from falconet.errors import ArtifactError, ConfigError, DataError
 from falconet.io.artifact import MANIFEST, read_artifact, write_artifact
 from falconet.progress import note
 
@@ -48,7 +48,12 @@ def download(
             raise DataError(f"no file or folder `{source}`", hint="--from names a zip or a folder that is here already")
         _install(release, Path(source), target, {"url": None, "md5": _md5(Path(source))})
         return target
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make the folder `{folder}`: {error.strerror}", hint="name another with --out"
+        ) from error
     part = target.with_name(f"{release.zip_name}.part")
     url = base_url.rstrip("/") + "/" + release.zip_name
     note(f"{release.name}: about {release.megabytes:,.1f} MB from {url}")
@@ -94,7 +99,7 @@ def _use_folder(release: Release, source: Path) -> Path:
 
 def _install(release: Release, archive: Path, target: Path, origin: dict[str, str | None]) -> None:
     """Look whether the zip is the release, unpack it aside, rename."""
-    _clean(target)
+    remove_leftovers(target)
     try:
         _check_release(release, archive)
         with write_artifact(target, KIND, extra={"release": release.name, "source": origin}) as draft:
@@ -103,13 +108,6 @@ def _install(release: Release, archive: Path, target: Path, origin: dict[str, st
         raise _WrongFileError(error.args[0], hint=error.hint) from error
     note(f"{release.name}: {target}")
     _show_licence(release, target)
-
-
-def _clean(target: Path) -> None:
-    """Remove what an unpacking that was killed left beside the target."""
-    for left in target.parent.glob(f".tmp-{target.name}-*"):
-        if re.fullmatch(rf"\.tmp-{re.escape(target.name)}-\d+-[0-9a-f]{{8}}", left.name):
-            shutil.rmtree(left, ignore_errors=True)
 
 
 def _check_release(release: Release, path: Path) -> None:

@@ -8,6 +8,8 @@ manifest.json                  kind "movielens", with `release` and `source`
 from __future__ import annotations
 
 import hashlib
+import re
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -71,6 +73,13 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         rows -= whole
     if rows:
         yield pa.Table.from_batches(waiting)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove the hidden folders that killed writers of `target` left beside it; no other process may be writing it."""
+    for left in target.parent.glob(f".tmp-{target.name}-*"):
+        if re.fullmatch(rf"\.tmp-{re.escape(target.name)}-\d+-[0-9a-f]{{8}}", left.name):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def write_movies(movies: pa.Table, folder: Path) -> None:

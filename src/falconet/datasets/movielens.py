@@ -14,7 +14,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from falconet.datasets.container import Container, Folder, containers
-from falconet.datasets.layout import KIND, ParquetRelease, rating_parts, write_movies, write_ratings
+from falconet.datasets.layout import KIND, ParquetRelease, rating_parts, remove_leftovers, write_movies, write_ratings
+from falconet.datasets.releases import RELEASES
 from falconet.datasets.text import read_movies_csv, read_movies_dat, read_movies_u, read_ratings
 from falconet.errors import ArtifactError, DataError, FalconetError
 from falconet.io.artifact import is_complete, read_manifest, write_artifact
@@ -136,10 +137,12 @@ def convert(path: str | Path, out: str | Path) -> Path:
         note(f"{out}: converted already")
         return out
     _check_replaceable(out)
+    remove_leftovers(out)
+    known = RELEASES.get(data.release)
     extra = {"release": data.release, "source": source}
     with write_artifact(out, KIND, extra=extra, overwrite=True) as draft:
         write_movies(data.movies(), draft.path)
-        with progress(f"reading {path}", unit="ratings") as task:
+        with progress(f"reading {path}", total=known and known.ratings, unit="ratings") as task:
 
             def counted() -> Iterator[pa.RecordBatch]:
                 for batch in data.ratings():

@@ -35,7 +35,7 @@ RELEASES = {
         Release(name="ml-latest-small", megabytes=1.0, ratings=100_836, users=610, movies=9_742),
         Release(name="ml-100k", megabytes=4.9, ratings=100_000, users=943, movies=1_682),
         Release(name="ml-1m", megabytes=5.9, ratings=1_000_209, users=6_040, movies=3_883),
-        Release(name="ml-10m", megabytes=65.6, ratings=10_000_054, users=69_878, movies=10_681),
+        Release(name="ml-10m", megabytes=65.6, ratings=10_000_054, users=71_567, movies=10_681),
         Release(name="ml-20m", megabytes=198.7, ratings=20_000_263, users=138_493, movies=27_278),
         Release(name="ml-25m", megabytes=262.0, ratings=25_000_095, users=162_541, movies=62_423),
         Release(name="ml-32m", megabytes=239.0, ratings=32_000_204, users=200_948, movies=87_585),

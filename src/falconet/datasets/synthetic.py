@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from falconet.config import to_plain
 from falconet.datasets.choices import Chooser, rank_in_run
-from falconet.datasets.layout import KIND, MOVIES, RATINGS, write_movies, write_ratings
+from falconet.datasets.layout import KIND, MOVIES, RATINGS, remove_leftovers, write_movies, write_ratings
 from falconet.datasets.titles import GENRES, make_titles
 from falconet.datasets.world import Floats, Ints, World, build_world, draw_genres, draw_tastes
 from falconet.errors import ConfigError
@@ -84,6 +84,7 @@ def synthesize(
     if is_complete(out, KIND, source=source):
         note(f"{out}: these data are there already")
         return out
+    remove_leftovers(out)
     world = build_world(items, _stream(seed, _WORLD))
     with write_artifact(out, KIND, extra={"release": "synthetic", "source": source}, overwrite=overwrite) as draft:
         id_I = _item_ids(items, _stream(seed, _TITLES, 1))

@@ -142,7 +142,7 @@ def convert(path: str | Path, out: str | Path) -> Path:
     extra = {"release": data.release, "source": source}
     with write_artifact(out, KIND, extra=extra, overwrite=True) as draft:
         write_movies(data.movies(), draft.path)
-        with progress(f"reading {path}", total=known and known.ratings, unit="ratings") as task:
+        with progress(f"reading {path}", total=known.ratings if known else None, unit="ratings") as task:
 
             def counted() -> Iterator[pa.RecordBatch]:
                 for batch in data.ratings():

@@ -146,7 +146,7 @@ def _receive(response: http.client.HTTPResponse, part: Path, start: int, total: 
 
 def _read(response: http.client.HTTPResponse) -> bytes:
     try:
-        return response.read(CHUNK)
+        return response.read1(CHUNK)  # what has arrived, so that a slow line shows too
     except (OSError, http.client.HTTPException) as error:
         raise _CutError(f"the connection broke ({error!r})") from error
 

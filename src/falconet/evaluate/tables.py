@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from falconet.batch import Batch, Feature, Ragged
 from falconet.errors import ColumnNotFoundError, DataError, SchemaError
 from falconet.io.footer import data_files, read_schema
 from falconet.loader.columns import Field, Table, tensor_type
+from falconet.retrieval.candidates import POPULARITY
 from falconet.schema import Schema, Tag
 
 COUNT = "count"
@@ -37,6 +38,12 @@ class Items:
         counts = torch.zeros(cardinality, dtype=torch.int64)
         counts[self.codes] = self.counts
         return counts
+
+    def with_counts(self, counts: Tensor) -> Items:
+        """The catalogue as it was when every code had occurred `counts` [cardinality] times."""
+        of_items = counts[self.codes].long()
+        features = {**self.features.features, POPULARITY: of_items.float().log1p()}
+        return replace(self, features=replace(self.features, features=features), counts=of_items)
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,11 @@ class MLP(Model):
         self.tables = Tables(
             categorical, {name: config.dim or width for name, (_, width) in sizes.items()}, config.pooling
         )
-        self.norm = BatchNorm(len(self.continuous)) if self.continuous else None
+        self.norm = BatchNorm(len(self.continuous), affine=False) if self.continuous else None
         width = self.tables.width + len(self.continuous)
         self.layers = mlp.MLP(width, config.hidden, 1, dropout=config.dropout)
+        if not config.hidden:  # a linear model has no symmetry to break, and is closer to its end from zero
+            torch.nn.init.zeros_(self.layers.first.weight)
 
     def forward(self, batch: Batch) -> Tensor:
         numbers_BC = self._numbers(batch)

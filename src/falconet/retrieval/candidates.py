@@ -6,6 +6,7 @@ Shapes: R users, K candidates of each, N catalogue items, V values of a multi-ho
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from falconet.batch import Batch, Feature, Ragged
@@ -13,7 +14,9 @@ from falconet.errors import ColumnNotFoundError, DataError, SchemaError
 from falconet.schema import Column, Schema, Tag
 
 SCORE = "retriever_score"
+SHARE = "retriever_share"
 RANK = "retriever_rank"
+LENGTH = "history_length"
 POPULARITY = "log_popularity"
 AFFINITY = "_affinity"  # follows the name of a multi-hot item column
 
@@ -22,9 +25,15 @@ class CandidateRows:
     """Makes ranker rows from users and from what the retriever returned for them.
 
     `schema` holds the user, context and item columns; `items` is the catalogue, one row per item by ascending code.
-    `schema` of the rows: the user's and the context's columns, the item's columns, `retriever_score`,
-    `retriever_rank` (the logarithm of 1 + the place, from 1), `log_popularity`, and for every multi-hot item column
-    C the column `C_affinity`: how much the user's history is of this item's kind. Ids are there only with `ids=True`.
+
+    `.schema` describes the rows: the user's, the context's and the item's columns (ids only with `ids=True`), and
+      retriever_score   as the retriever gave it; comparable between the candidates of one user only
+      retriever_share   ln of the softmax of the scores over the user's candidates: comparable between users too
+      retriever_rank    ln(1 + place), places from 1
+      history_length    ln(1 + items in the history), where there is a history
+      log_popularity    as in the catalogue
+      C_affinity        for every multi-hot item column C: how much the history is of this item's kind, which is the
+                        mean over the item's values of the share of the history's items that have the value
     """
 
     def __init__(self, schema: Schema, items: Batch, *, ids: bool = False) -> None:
@@ -46,7 +55,8 @@ class CandidateRows:
             if column.cardinality is None:
                 raise SchemaError(f"`{column.name}` has no cardinality", hint="`Categorify` sets it")
         self.history = _history_column(schema, self.item_id)
-        made = [SCORE, RANK, POPULARITY, *(c.name + AFFINITY for c in self.bags)]
+        length = [] if self.history is None else [LENGTH]
+        made = [SCORE, SHARE, RANK, *length, POPULARITY, *(c.name + AFFINITY for c in self.bags)]
         self.schema = Schema((*self.user_columns, *self.item_columns, *map(_continuous, made)))
         self._bags_N = {c.name: _as_ragged(items.features[c.name]) for c in self.bags}
 
@@ -72,11 +82,15 @@ class CandidateRows:
         for column in self.item_columns:
             features[column.name] = _take(self.items.features[column.name], item_of_row)
         features[SCORE] = scores_RK.flatten().float().masked_fill(~there, 0.0)
+        features[SHARE] = _share(scores_RK.float(), codes_RK >= 0).flatten()
         place_K = torch.arange(1, places + 1, dtype=torch.float32, device=codes_RK.device)
         features[RANK] = place_K.log1p().repeat(rows)
+        history = self._history(users)
+        if history is not None:
+            features[LENGTH] = history.lengths.float().log1p()[user_of_row]
         features[POPULARITY] = _tensor(self.items.features[POPULARITY], POPULARITY)[item_of_row]
         for column in self.bags:
-            features[column.name + AFFINITY] = self._affinity(column, users, user_of_row, item_of_row)
+            features[column.name + AFFINITY] = self._affinity(column, history, users.rows, user_of_row, item_of_row)
         return Batch(features, {}, rows * places, rows * places)
 
     def _positions(self, codes: Tensor, there: Tensor) -> Tensor:
@@ -88,32 +102,43 @@ class CandidateRows:
             raise DataError(f"the candidate with code {stranger} is not in the table of items")
         return torch.where(there, found, 0)
 
-    def _affinity(self, column: Column, users: Batch, user_of_row: Tensor, item_of_row: Tensor) -> Tensor:
-        """Mean, over the item's values, of the share of the history's items that have the value: float32 of [R * K]."""
+    def _history(self, users: Batch) -> Ragged | None:
+        """The items of every user's history, as positions in the catalogue; unknown ones are left out."""
+        if self.history is None:
+            return None
+        if self.history.name not in users.features:
+            raise ColumnNotFoundError.of(self.history.name, users.features, where="the batch of users")
+        codes = _as_ragged(users.features[self.history.name])
+        if not len(self.codes_N):
+            return Ragged(codes.values[:0].long(), torch.zeros_like(codes.offsets))
+        found = torch.searchsorted(self.codes_N, codes.values.long()).clamp_(max=len(self.codes_N) - 1)
+        known = self.codes_N[found] == codes.values
+        return Ragged(found[known], F.pad(known.long().cumsum(0), (1, 0))[codes.offsets])
+
+    def _affinity(
+        self, column: Column, history: Ragged | None, rows: int, user_of_row: Tensor, item_of_row: Tensor
+    ) -> Tensor:
+        """float32 of [R * K]; 0 without history, or for an item without values."""
+        assert column.cardinality is not None
         bag_N = self._bags_N[column.name]
-        share_RV = self._shares(column, bag_N, users)
+        share_RV = torch.zeros(rows, column.cardinality, device=bag_N.values.device)
+        if history is not None:
+            seen = bag_N.take(history.values)
+            user = history.row_of_value()[seen.row_of_value()]
+            one = torch.ones(len(user), device=share_RV.device)
+            share_RV.index_put_((user, seen.values.long()), one, accumulate=True)
+            share_RV /= history.lengths.clamp(min=1)[:, None]
         bag = bag_N.take(item_of_row)
         row_of_value = bag.row_of_value()
         total = torch.zeros(len(bag), device=share_RV.device)
         total.index_add_(0, row_of_value, share_RV[user_of_row[row_of_value], bag.values.long()])
         return total / bag.lengths.clamp(min=1)
 
-    def _shares(self, column: Column, bag_N: Ragged, users: Batch) -> Tensor:
-        assert column.cardinality is not None
-        share_RV = torch.zeros(users.rows, column.cardinality, device=bag_N.values.device)
-        if self.history is None:
-            return share_RV
-        if self.history.name not in users.features:
-            raise ColumnNotFoundError.of(self.history.name, users.features, where="the batch of users")
-        history = _as_ragged(users.features[self.history.name])
-        found = torch.searchsorted(self.codes_N, history.values.long()).clamp_(max=len(self.codes_N) - 1)
-        known = self.codes_N[found] == history.values
-        user, item = history.row_of_value()[known], found[known]
-        bag = bag_N.take(item)
-        one = torch.ones(len(bag.values), device=share_RV.device)
-        share_RV.index_put_((user[bag.row_of_value()], bag.values.long()), one, accumulate=True)
-        length_R = torch.bincount(user, minlength=users.rows).clamp(min=1)
-        return share_RV / length_R[:, None]
+
+def _share(scores_RK: Tensor, there_RK: Tensor) -> Tensor:
+    """ln of the softmax over the candidates that are there; 0 for the others."""
+    shares_RK = scores_RK.masked_fill(~there_RK, -torch.inf).log_softmax(dim=1)
+    return shares_RK.masked_fill(~there_RK, 0.0)
 
 
 def _history_column(schema: Schema, item_id: Column) -> Column | None:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from falconet.nn.collective import is_shared
+from falconet.nn.collective import from_all, is_shared
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -66,9 +66,7 @@ def _statistics(x_BC: Tensor) -> tuple[int, Tensor, Tensor]:
     count, channels = x_BC.shape
     mean_C = x_BC.sum(0) / max(count, 1)
     mine = torch.cat([mean_C, (x_BC - mean_C).square().sum(0), mean_C.new_full((1,), count)])
-    all_WX = mine.new_empty(dist.get_world_size(), len(mine))
-    dist.all_gather_into_tensor(all_WX, mine)
-    all_WX = all_WX.double()  # so that the merge adds no rounding of its own
+    all_WX = from_all(mine).double()  # so that the merge adds no rounding of its own
     means_WC, squares_WC, counts_W1 = torch.split(all_WX, [channels, channels, 1], dim=1)
     rows = counts_W1.sum()
     total_C = (means_WC * counts_W1).sum(0) / rows

@@ -1,6 +1,6 @@
 """Sums and rows over all processes, as steps that gradients pass through. On one process: nothing happens.
 
-Shapes: B rows here, G rows of all processes, D width.
+Shapes: B rows here, G rows of all processes, D width, W processes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ def is_shared() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
+def from_all(x: Tensor) -> Tensor:
+    """Every process's tensor of one shape, by rank: [W, *x.shape]. No gradient."""
+    found = x.new_empty(dist.get_world_size(), *x.shape)
+    dist.all_gather(list(found.unbind(0)), x.contiguous())
+    return found
+
+
 def counts(rows: int, device: torch.device) -> list[int]:
     """How many rows every process has, by rank."""
     if not is_shared():
         return [rows]
-    mine = torch.tensor([rows], device=device)
-    found = mine.new_empty(dist.get_world_size())
-    dist.all_gather_into_tensor(found, mine)
-    return [int(x) for x in found.tolist()]
+    return [int(n) for n in from_all(torch.tensor(rows, device=device)).tolist()]
 
 
 def gather(x: Tensor, rows: list[int]) -> Tensor:
@@ -34,10 +38,8 @@ def gather(x: Tensor, rows: list[int]) -> Tensor:
     longest = max(rows)
     padded = x.new_zeros(longest, *x.shape[1:])
     padded[: len(x)] = x
-    found = x.new_empty(len(rows) * longest, *x.shape[1:])
-    if longest:
-        dist.all_gather_into_tensor(found, padded)
-    return torch.cat([found[i * longest : i * longest + n] for i, n in enumerate(rows)])
+    found = from_all(padded) if longest else padded.unsqueeze(0).expand(len(rows), *padded.shape)
+    return torch.cat([one[:n] for one, n in zip(found, rows, strict=True)])
 
 
 class _GatherRows(torch.autograd.Function):

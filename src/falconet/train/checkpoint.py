@@ -61,13 +61,15 @@ class RunFolder:
     def open(self, config: Mapping[str, Any], resume: Resume) -> Position | None:
         """Check or make the folder; the position to go on from, None for a fresh run.
 
-        A run of another recipe step (another `step` in `config`) is over and makes way. Raises ArtifactError where a run
-        is there and `resume` is "never", where none is and it is "must", or where the run there is another one.
+        With "auto", the run of another recipe step (another `step` in `config`) is over and makes way. Raises
+        ArtifactError where a run is there and `resume` is "never", where none is and it is "must", or where the run
+        there is another one.
         """
         clean(self.path)
         clean(self.path / "snapshots")
         before = self._config()
-        if before is not None and config["step"] is not None and before.get("step") != config["step"]:
+        other_step = before is not None and config["step"] is not None and before.get("step") != config["step"]
+        if other_step and resume == "auto":
             note(f"`{self.path}` is the run of other settings or data: starting anew")
             shutil.rmtree(self.path)
             before = None
@@ -116,8 +118,8 @@ class RunFolder:
         state.pop("world")
         return Position(**state)
 
-    def read(self, which: Literal["last", "best"]) -> dict[str, dict[str, Tensor]]:
-        """The tensors of the last or the best snapshot, found whole."""
+    def read(self, which: str) -> dict[str, dict[str, Tensor]]:
+        """The tensors of the snapshot that last.json or best.json names, found whole."""
         snapshot = self.path / "snapshots" / _json(self.path / f"{which}.json")["snapshot"]
         read_artifact(snapshot, "snapshot")
         return {group: _tensors(snapshot / f"{group}.safetensors") for group in GROUPS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -39,10 +40,11 @@ class Objective(nn.Module):
 
 
 def wrap(model: nn.Module, runtime: Runtime) -> nn.Module:
-    """The model on its device as a module that maps a batch to losses [rows] and averages gradients over processes.
+    """The model on its device as a module that maps a batch to losses [rows] and adds up gradients over processes.
 
-    Any module with `loss(batch)` will do. Frozen parameters, among them tables that a `TableOptimizer` holds, are left
-    alone. All processes start from rank 0's weights.
+    Any module with `loss(batch)` will do; divide the sum of its losses by the rows of all processes,
+    `batch.global_rows`. Frozen parameters, among them tables that a `TableOptimizer` holds, are left alone. All
+    processes start from rank 0's weights.
     """
     share_batchnorm(model)
     objective = Objective(model.to(runtime.device))
@@ -53,8 +55,19 @@ def wrap(model: nn.Module, runtime: Runtime) -> nn.Module:
             dist.broadcast(x.data, 0)
     if not any(p.requires_grad for p in model.parameters()):
         return objective
-    # Our BatchNorm keeps equal statistics everywhere, so nothing need be broadcast in a step.
-    return DistributedDataParallel(objective, gradient_as_bucket_view=True, broadcast_buffers=False)
+    # Our BatchNorm keeps equal statistics everywhere: nothing need be broadcast. torch 2.13 gave the switch a new name.
+    names = inspect.signature(DistributedDataParallel.__init__).parameters
+    switch = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
+    parallel = DistributedDataParallel(objective, gradient_as_bucket_view=True, **{switch: False})  # type: ignore[arg-type]
+    # The sum of gradients, where it would give the mean over processes, which is not that over rows.
+    parallel.register_comm_hook(None, lambda state, bucket: _sum(bucket.buffer()))
+    return parallel
+
+
+def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
+    work = dist.all_reduce(gradients, async_op=True)
+    summed: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
+    return summed
 
 
 def share_batchnorm(module: nn.Module) -> None:

@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from falconet.nn.collective import from_all
 from falconet.nn.embedding import Tables, Touched
 from falconet.train.runtime import Runtime
 
@@ -171,9 +171,7 @@ def exchange(mine: Mapping[str, RowGradient], runtime: Runtime, dtype: torch.dty
     if runtime.world == 1 or not mine:
         return dict(mine)
     lengths_T = torch.tensor([len(g.ids) for g in mine.values()], device=runtime.device)
-    lengths_WT = lengths_T.new_empty(runtime.world, len(mine))
-    dist.all_gather_into_tensor(lengths_WT, lengths_T)
-    lengths = lengths_WT.tolist()
+    lengths = from_all(lengths_T).tolist()
     widths = [g.values.shape[1] for g in mine.values()]
     ids = _gather(torch.cat([g.ids for g in mine.values()]), [sum(row) for row in lengths])
     values = _gather(
@@ -192,9 +190,8 @@ def exchange(mine: Mapping[str, RowGradient], runtime: Runtime, dtype: torch.dty
 def _gather(x: Tensor, lengths: Sequence[int]) -> list[Tensor]:
     """Every process's values, by rank."""
     longest = max(lengths)
+    if not longest:
+        return [x] * len(lengths)
     padded = x.new_zeros(longest)
     padded[: len(x)] = x
-    found = x.new_empty(len(lengths), longest)
-    if longest:
-        dist.all_gather_into_tensor(found.view(-1), padded)
-    return [row[:n] for row, n in zip(found, lengths, strict=True)]
+    return [row[:n] for row, n in zip(from_all(padded), lengths, strict=True)]

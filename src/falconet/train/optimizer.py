@@ -1,0 +1,84 @@
+"""The two optimizers of a run: one for dense layers, one for embedding tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from falconet.errors import ArtifactError
+from falconet.nn.embedding import Touched
+from falconet.train.runtime import Runtime
+from falconet.train.tables import TableOptimizer
+
+if TYPE_CHECKING:
+    from falconet.train.trainer import TrainConfig
+
+
+class Optimizers:
+    """Dense layers by a torch optimizer, tables by a `TableOptimizer`, or by the same where they have no rule."""
+
+    def __init__(self, model: nn.Module, config: TrainConfig, runtime: Runtime) -> None:
+        self.tables = TableOptimizer(
+            model,
+            config.table_optimizer,
+            runtime,
+            weight_decay=config.table_weight_decay,
+            exchange_dtype=getattr(torch, config.exchange_dtype),
+        )
+        self._config = config
+        apart = self.tables.weights if config.table_optimizer is not None else {}
+        self._dense = {n: p for n, p in model.named_parameters() if p.requires_grad and n not in apart}
+        self._optimizer = _optimizer(config, list(self._dense.values())) if self._dense else None
+
+    def step(self, collected: Sequence[tuple[str, list[Touched]]], rate: float) -> None:
+        """Update everything after `backward`, with the learning rates times `rate`; gradients are gone afterwards."""
+        self.tables.step(collected, self._config.table_learning_rate * rate)
+        if self._optimizer is None:
+            return
+        if self._config.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._dense.values(), self._config.clip_norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._config.learning_rate * rate
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The dense optimizer's state, under names for a file."""
+        if self._optimizer is None:
+            return {}
+        return {
+            f"{name}/{key}": torch.as_tensor(value)
+            for name, parameter in self._dense.items()
+            for key, value in self._optimizer.state.get(parameter, {}).items()
+            if value is not None
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the state that `tensors` gave."""
+        if self._optimizer is None:
+            return
+        state: dict[int, dict[str, Tensor]] = {}
+        places = {name: i for i, name in enumerate(self._dense)}
+        for name, value in tensors.items():
+            parameter, _, key = name.rpartition("/")
+            if parameter not in places:
+                raise ArtifactError(f"the optimizer's state has an unknown parameter `{parameter}`")
+            state.setdefault(places[parameter], {})[key] = value
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _optimizer(config: TrainConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    rate, decay = config.learning_rate, config.weight_decay
+    match config.optimizer:
+        case "adam":
+            return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, fused=True)
+        case "adamw":
+            return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay, fused=True)
+        case "adagrad":
+            return torch.optim.Adagrad(parameters, lr=rate, weight_decay=decay)
+        case "sgd":
+            return torch.optim.SGD(parameters, lr=rate, weight_decay=decay)

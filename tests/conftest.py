@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,13 @@ def movielens_small() -> Path:
         "set FALCONET_DATA to the folder that holds ml-latest-small",
     )
     return folder
+
+
+@pytest.fixture
+def chromium() -> tuple[str, str]:
+    """The paths of Debian's chromium and of its driver."""
+    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    need("chromium", browser is not None and driver is not None, "apt-get install chromium chromium-driver")
+    assert browser is not None
+    assert driver is not None
+    return browser, driver

@@ -56,6 +56,8 @@ def _id(value: object) -> int | str:
 
 
 Id = Annotated[int | str, PlainValidator(_id), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})]
+Count = Annotated[int, Query(ge=1, le=MAX_K)]
+Text = Annotated[str, Query(max_length=MAX_TEXT)]
 Value = int | float | str | bool | None
 
 
@@ -189,10 +191,8 @@ def _add_recommendations(app: FastAPI, recommender: Recommender) -> None:
 
 
 def _add_lookups(app: FastAPI, recommender: Recommender) -> None:
-    limit = Query(ge=1, le=MAX_K)
-
     @app.get("/v1/similar/{item_id}", response_model=list[SimilarOut])
-    def similar(item_id: Annotated[str, Path(max_length=256)], k: Annotated[int, limit] = 10) -> Response:
+    def similar(item_id: Annotated[str, Path(max_length=256)], k: Count = 10) -> Response:
         """The items nearest to one."""
         try:
             return _answer(recommender.similar(item_id, k))
@@ -200,12 +200,12 @@ def _add_lookups(app: FastAPI, recommender: Recommender) -> None:
             return _error(404, error)
 
     @app.get("/v1/items", response_model=list[ItemOut])
-    def items(search: Annotated[str, Query(max_length=MAX_TEXT)] = "", k: Annotated[int, limit] = 20) -> Response:
+    def items(search: Text = "", k: Count = 20) -> Response:
         """Items whose title contains the text, the best known first."""
         return _answer(recommender.search_items(search, k))
 
     @app.get("/v1/users")
-    def users(search: Annotated[str, Query(max_length=MAX_TEXT)] = "", k: Annotated[int, limit] = 20) -> Response:
+    def users(search: Text = "", k: Count = 20) -> Response:
         """Ids that start with the text, and a few people worth trying."""
         found = recommender.search_users(search, k) if search else []
         return _answer({"users": found, "samples": recommender.sample_users()})

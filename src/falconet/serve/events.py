@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -155,19 +156,17 @@ class SqliteStore:
     def __init__(self, path: str | Path, *, durable: bool = False, timeout: float = 10.0) -> None:
         self.path = Path(path)
         self._durable, self._timeout = durable, timeout
-        self._mine = threading.local()
-        self._all: list[sqlite3.Connection] = []
+        self._idle: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
         if not self.path.parent.is_dir():
             raise ArtifactError(
                 f"no folder `{self.path.parent}` for the events", hint="make it, or choose another --db"
             )
         try:
-            connection = self._connection()
-            connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
-            (found,) = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
+            with self._connection() as connection:
+                connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
+                (found,) = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
         except sqlite3.DatabaseError as error:
-            self.close()
             raise ArtifactError(
                 f"`{self.path}` cannot be used as a store of events: {error}",
                 hint="choose another file; this one is left as it is",
@@ -177,27 +176,26 @@ class SqliteStore:
             raise ArtifactError(f"`{self.path}` has event format {found}, this version reads {FORMAT}")
 
     def add_events(self, events: Sequence[Event]) -> list[Outcome]:
-        connection = self._connection()
         latest = time.time_ns() // 1000 + _DAY
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
             outcomes = [_add(connection, event, latest) for event in events]
-        except BaseException:
-            connection.execute("ROLLBACK")
-            raise
-        connection.execute("COMMIT")
+            connection.execute("COMMIT")
         return outcomes
 
     def history(self, who: Who, limit: int) -> list[tuple[Id, str]]:
-        rows = self._connection().execute(
-            "SELECT item_id, type FROM events WHERE kind = ? AND who = ? AND type != ? ORDER BY time DESC, number DESC",
-            (who.kind, who.id, HIDE),
-        )
         latest: dict[Id, str] = {}
-        for item, kind in rows:  # rows come one by one, so a long past is not read
-            if len(latest) == limit:
-                break
-            latest.setdefault(item, kind)
+        with self._connection() as connection:
+            rows = connection.execute(
+                "SELECT item_id, type FROM events WHERE kind = ? AND who = ? AND type != ?"
+                " ORDER BY time DESC, number DESC",
+                (who.kind, who.id, HIDE),
+            )
+            for item, kind in rows:  # rows come one by one, so a long past is not read
+                if len(latest) == limit:
+                    break
+                latest.setdefault(item, kind)
+            rows.close()
         return list(latest.items())[::-1]
 
     def seen(self, who: Who, types: Collection[str] | None = None) -> list[Id]:
@@ -205,42 +203,58 @@ class SqliteStore:
         if types is not None:
             query += f" AND type IN ({', '.join('?' * len(types))})"
             values += list(types)
-        return [item for (item,) in self._connection().execute(query, values)]
+        with self._connection() as connection:
+            return [item for (item,) in connection.execute(query, values)]
 
     def export(self, since: int = 0, rows: int = 100_000) -> Iterator[pa.RecordBatch]:
-        connection = self._connection()
-        schema = self._arrow_schema(connection)
-        cursor = connection.execute(
-            "SELECT number, event_id, CASE kind WHEN 'user' THEN who END, CASE kind WHEN 'session' THEN who END,"
-            " item_id, type, value, time FROM events WHERE number > ? ORDER BY number",
-            (since,),
-        )
-        while found := cursor.fetchmany(rows):
-            arrays = []
-            for field, column in zip(schema, zip(*found, strict=True), strict=True):
-                text = field.type == pa.string()
-                values = [None if x is None else str(x) for x in column] if text else list(column)
-                arrays.append(pa.array(values, type=field.type))
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        with self._connection() as connection:
+            schema = self._arrow_schema(connection)
+            cursor = connection.execute(
+                "SELECT number, event_id, CASE kind WHEN 'user' THEN who END, CASE kind WHEN 'session' THEN who END,"
+                " item_id, type, value, time FROM events WHERE number > ? ORDER BY number",
+                (since,),
+            )
+            while found := cursor.fetchmany(rows):
+                arrays = []
+                for field, column in zip(schema, zip(*found, strict=True), strict=True):
+                    text = field.type == pa.string()
+                    values = [None if x is None else str(x) for x in column] if text else list(column)
+                    arrays.append(pa.array(values, type=field.type))
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def close(self) -> None:
         with self._lock:
-            for connection in self._all:
-                connection.close()
-            self._all.clear()
-        self._mine = threading.local()
+            while self._idle:
+                self._idle.pop().close()
 
-    def _connection(self) -> sqlite3.Connection:
-        """This thread's connection. Readers never wait for writers, writers wait for each other."""
-        found: sqlite3.Connection | None = getattr(self._mine, "connection", None)
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one call, given back afterwards: as many are open as calls ever ran at once.
+
+        Readers never wait for writers, writers wait for each other. A connection whose call failed is closed, which
+        undoes what it had not committed.
+        """
+        with self._lock:
+            found = self._idle.pop() if self._idle else None
         if found is None:
-            found = sqlite3.connect(self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False)
-            with self._lock:
-                self._all.append(found)
-            found.execute("PRAGMA journal_mode = WAL")
-            found.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
-            self._mine.connection = found
-        return found
+            found = self._open()
+        try:
+            yield found
+        except BaseException:
+            found.close()
+            raise
+        with self._lock:
+            self._idle.append(found)
+
+    def _open(self) -> sqlite3.Connection:
+        opened = sqlite3.connect(self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False)
+        try:
+            opened.execute("PRAGMA journal_mode = WAL")
+            opened.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+        except BaseException:
+            opened.close()
+            raise
+        return opened
 
     def _arrow_schema(self, connection: sqlite3.Connection) -> pa.Schema:
         """Ids are int64 where all of them are numbers, else strings."""

@@ -5,12 +5,12 @@
 const byId = (id) => document.getElementById(id);
 const number = new Intl.NumberFormat("en");
 const HUES = {
-  Action: 8, Adventure: 32, Animation: 190, Children: 48, Comedy: 42, Crime: 258, Documentary: 160, Drama: 222, Fantasy: 282,
-  "Film-Noir": 236, Horror: 352, IMAX: 200, Musical: 318, Mystery: 268, Romance: 336, "Sci-Fi": 206, Thriller: 176, War: 92, Western: 24,
+  Action: 6, Adventure: 152, Animation: 184, Children: 196, Comedy: 22, Crime: 258, Documentary: 166, Drama: 222, Fantasy: 282,
+  "Film-Noir": 236, Horror: 352, IMAX: 204, Musical: 316, Mystery: 268, Romance: 338, "Sci-Fi": 208, Thriller: 176, War: 104, Western: 30,
 };
 const STAGES = [["history", "history"], ["features", "features"], ["retrieve", "retrieve"], ["rank", "rank"], ["explain", "explain"]];
 const FUNNEL = [["catalogue", "in the catalogue"], ["allowed", "not met, not hidden"], ["retrieved", "retrieved"], ["answered", "shown"]];
-const state = { mode: "visitor", session: newSession(), user: null, shown: new Map(), asked: 0, picked: new Set(), verb: "watched" };
+const state = { mode: "visitor", session: newSession(), user: null, shown: new Map(), asked: 0, picked: new Set(), verb: "watched", ranker: null };
 
 // ---- talking to the server
 
@@ -180,11 +180,11 @@ function showNobody() {
 function headline(answer) {
   const events = answer.history.filter((met) => met.type !== "training").length;
   const popular = answer.items[0]?.source === "popular";
-  byId("headline").textContent = state.mode === "user" ? `For user ${state.user}` : popular ? "Popular right now" : "For you";
+  byId("headline").textContent = state.mode === "user" ? `For user ${state.user}` : popular ? "Popular with everyone" : "For you";
   byId("subline").textContent = popular
     ? "Nothing is known of this person yet, so this is what most people choose."
     : answer.cold_start
-      ? `Nobody like this was in the training data; the list follows ${events === 1 ? "one pick" : `${events} picks`}.`
+      ? `New to the models, which never saw this person; the list follows ${events === 1 ? "one pick" : `${events} picks`}.`
       : `From ${answer.history.length} items in the past${events ? `, ${events} of them since the models were trained` : ""}.`;
 }
 
@@ -202,9 +202,11 @@ function card(item, isNew) {
   part(".genres").textContent = genres(item).slice(0, 3).join(" · ");
   reason(part(".reason"), item.reason);
   part(".first").textContent = item.retriever_score.toFixed(2);
-  part(".final").textContent = item.score.toFixed(item.score < 1 ? 3 : 2);
+  const ranked = state.ranker && item.source !== "popular";
+  part(".final").textContent = ranked ? item.score.toFixed(3) : "–";
   const moved = item.retriever_rank - item.rank;
-  part(".places").textContent = `${item.retriever_rank} → ${item.rank}`;
+  part(".places").textContent = ranked ? `${item.retriever_rank} → ${item.rank}` : item.rank;
+  part(".stage-1").textContent = item.source === "popular" ? "Popularity" : "Retriever";
   part(".places").className = moved > 0 ? "places up" : moved < 0 ? "places down" : "places";
   for (const button of element.querySelectorAll(".acts button")) {
     button.addEventListener("click", () => busy(element, () => act(item, button.dataset.type)));
@@ -219,8 +221,7 @@ function card(item, isNew) {
 }
 
 function reason(element, text) {
-  const found = /^(Because you .+?) (.+)$/.exec(text);
-  const words = /^(Because you (?:looked at|\S+)) (.+)$/.exec(text) ?? found;
+  const words = /^(Because you (?:looked at|\S+)) (.+)$/.exec(text);
   if (!words) return void (element.textContent = text);
   const strong = document.createElement("em");
   strong.textContent = title({ title: words[2], attributes: {} }).name;
@@ -413,6 +414,7 @@ async function load() {
   try {
     const [version, start, users] = await Promise.all([call("/version"), call("/v1/start"), call("/v1/users")]);
     state.verb = version.verb;
+    state.ranker = version.models.ranker;
     const models = [version.models.retriever, version.models.ranker].filter(Boolean).join(" + ");
     byId("facts").textContent = `${models} · ${number.format(version.items)} items · ${number.format(version.users)} users · bundle ${version.bundle}`;
     byId("start").replaceChildren(...start.map(tile));

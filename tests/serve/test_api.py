@@ -1,0 +1,220 @@
+"""The HTTP API: answers, errors as JSON with the field's name, bounds, headers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from falconet.serve.app import create_app
+from falconet.serve.recommender import Recommender
+from serving_world import ITEMS, World
+
+
+class Client:
+    """Calls the application without a server between."""
+
+    def __init__(self, recommender: Recommender) -> None:
+        self.transport = httpx.ASGITransport(create_app(recommender), raise_app_exceptions=False)
+
+    def request(self, method: str, path: str, **more: Any) -> httpx.Response:
+        async def send() -> httpx.Response:
+            async with httpx.AsyncClient(transport=self.transport, base_url="http://test") as client:
+                return await client.request(method, path, **more)
+
+        return asyncio.run(send())
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return self.request("GET", path, **more)
+
+    def post(self, path: str, **more: Any) -> httpx.Response:
+        return self.request("POST", path, **more)
+
+
+@pytest.fixture
+def client(recommender: Recommender) -> Client:
+    return Client(recommender)
+
+
+def ids(client: Client, **request: object) -> list[int]:
+    response = client.post("/v1/recommend", json=request)
+    assert response.status_code == 200, response.text
+    return [item["item_id"] for item in response.json()["items"]]
+
+
+def send(client: Client, *events: dict[str, object]) -> dict[str, object]:
+    response = client.post("/v1/events", json={"events": list(events)})
+    assert response.status_code == 200, response.text
+    content: dict[str, object] = response.json()
+    return content
+
+
+def test_an_answer_has_items_scores_reasons_and_how_it_came_about(client: Client, world: World) -> None:
+    content = client.post("/v1/recommend", json={"user_id": world.users[5], "k": 3}).json()
+    assert set(content) == {"items", "cold_start", "recommendation_id", "bundle", "history", "funnel", "took_ms"}
+    assert [item["rank"] for item in content["items"]] == [1, 2, 3]
+    assert set(content["items"][0]) == {
+        "item_id", "title", "attributes", "retriever_score", "retriever_rank",
+        "score", "rank", "source", "reason", "because",
+    }  # fmt: skip
+    assert content["cold_start"] is False
+
+
+@pytest.mark.parametrize("request_", [{"user_id": 4}, {"user_id": "x"}, {}, {"history": []}, {"user_id": None}])
+def test_strangers_get_a_full_list_flagged_as_a_cold_start(client: Client, request_: dict[str, object]) -> None:
+    response = client.post("/v1/recommend", json=request_)
+    assert response.status_code == 200
+    assert len(response.json()["items"]) == 10
+    assert response.json()["cold_start"] is True
+
+
+def test_the_next_answer_knows_what_was_posted(client: Client, world: World) -> None:
+    user = world.users[5]
+    first = ids(client, user_id=user)[0]
+    event = {"event_id": "a", "user_id": user, "item_id": first, "type": "like"}
+    assert send(client, event) == {"accepted": 1, "duplicates": 0, "rejected": 0, "outcomes": ["accepted"]}
+    assert send(client, event)["duplicates"] == 1
+    content = client.post("/v1/recommend", json={"user_id": user}).json()
+    assert first not in [item["item_id"] for item in content["items"]]
+    assert content["history"][-1]["item_id"] == first
+
+
+def test_an_event_without_an_id_gets_one_and_a_refused_one_its_reason(client: Client, world: World) -> None:
+    good = {"session_id": "s", "item_id": world.items[0], "type": "view"}
+    content = send(client, good, good, {**good, "event_id": "e", "time": 2**62})
+    assert (content["accepted"], content["rejected"]) == (2, 1)
+    assert "in the future" in str(content["outcomes"])
+
+
+def test_filters_work_over_http(client: Client, world: World) -> None:
+    assert ids(client, include_ids=world.items[:3], exclude_ids=world.items[:1], k=500) == sorted(
+        world.items[1:3], key=world.item_codes.__getitem__
+    )
+    assert len(ids(client, user_id=world.users[-1], exclude_seen=False, k=500)) == ITEMS
+
+
+def test_items_users_and_places_to_start_from_are_listed(client: Client, world: World) -> None:
+    found = client.get("/v1/items", params={"search": "film 07"}).json()
+    assert found == [{"item_id": world.items[7], "title": "Film 07 (1967)", "attributes": {"genres": ["Western"]}}]
+    near = client.get(f"/v1/similar/{world.items[7]}", params={"k": 2}).json()
+    assert len(near) == 2
+    assert near[0]["similarity"] >= near[1]["similarity"]
+    assert len(client.get("/v1/start").json()) == 12
+    users = client.get("/v1/users", params={"search": "500000002"}).json()
+    assert users["users"] == [5_000_000_002, *range(5_000_000_020, 5_000_000_024)][1:]
+    assert users["samples"][0] == {"user_id": world.users[-1], "kind": "heavy", "items": 37}
+
+
+def test_health_and_version_say_what_runs_here(client: Client, recommender: Recommender) -> None:
+    assert client.get("/health/live").json() == {"status": "live"}
+    assert client.get("/health/ready").json() == {"status": "ready", "bundle": recommender.bundle.name}
+    version = client.get("/version").json()
+    assert version["models"] == {"retriever": "TwoTower", "ranker": "MLP"}
+    assert (version["items"], version["users"], version["candidates"]) == (40, 24, 15)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/recommend", {"k": 0}, "k"),
+        ("/v1/recommend", {"k": 501}, "k"),
+        ("/v1/recommend", {"k": "many"}, "k"),
+        ("/v1/recommend", {"user_id": 1.5}, "user_id"),
+        ("/v1/recommend", {"user_id": True}, "user_id"),
+        ("/v1/recommend", {"user_id": 2**64}, "user_id"),
+        ("/v1/recommend", {"user_id": ""}, "user_id"),
+        ("/v1/recommend", {"history": [1, {}]}, "history.1"),
+        ("/v1/recommend", {"history": list(range(1001))}, "history"),
+        ("/v1/recommend", {"context": {"hour": [1]}}, "context.hour"),
+        ("/v1/recommend", {"users": 3}, "users"),
+        ("/v1/events", {"events": []}, "events"),
+        ("/v1/events", {"events": [{"user_id": 1, "item_id": 2}]}, "events.0.type"),
+        ("/v1/events", {"events": [{"user_id": 1, "type": "view"}]}, "events.0.item_id"),
+        ("/v1/events", {"events": [{"user_id": 1, "item_id": 2, "type": "view", "time": -1}]}, "events.0.time"),
+        ("/v1/events", {}, "events"),
+    ],
+)
+def test_bad_input_is_422_with_the_name_of_the_field(
+    client: Client, path: str, body: dict[str, object], field: str
+) -> None:
+    response = client.post(path, json=body)
+    assert response.status_code == 422
+    fields = [entry["field"] for entry in response.json()["error"]["fields"]]
+    assert any(name == field or name.startswith(field + ".") for name in fields), fields
+
+
+def test_an_event_of_nobody_and_a_request_of_two_are_422(client: Client) -> None:
+    response = client.post("/v1/events", json={"events": [{"item_id": 1, "type": "view"}]})
+    assert response.status_code == 422
+    assert response.json()["error"]["message"].startswith("`events.0`: an event needs a `user_id` or a `session_id`")
+    response = client.post("/v1/recommend", json={"user_id": 1, "session_id": "s"})
+    assert response.status_code == 422
+    assert response.json()["error"]["hint"] == "an event or a request has one person"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"nul", b"\xff\xfe", b'{"k": NaN}', b'{"user_id": 1e400}'])
+def test_a_body_that_is_no_request_is_422(client: Client, body: bytes) -> None:
+    response = client.post("/v1/recommend", content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 422
+    assert response.json()["error"]["message"]
+
+
+def test_sizes_are_bounded(client: Client) -> None:
+    response = client.post("/v1/recommend", content=b" " * 1_000_001)
+    assert response.status_code == 413
+    assert response.json()["error"]["message"] == "the body has more than 1,000,000 bytes"
+    assert "content-security-policy" in response.headers
+    event = {"user_id": 1, "item_id": 2, "type": "view"}
+    assert client.post("/v1/events", json={"events": [event] * 1001}).status_code == 422
+    assert client.get("/v1/items", params={"search": "x" * 201}).status_code == 422
+    assert client.get("/v1/items", params={"k": 501}).status_code == 422
+
+
+def test_what_is_not_there_is_404_as_json(client: Client) -> None:
+    response = client.get("/v1/similar/999")
+    assert response.status_code == 404
+    assert response.json()["error"]["message"] == "no item '999' in the catalogue"
+    response = client.get("/v1/nothing")
+    assert (response.status_code, response.json()["error"]["message"]) == (404, "GET /v1/nothing: Not Found")
+    assert client.get("/v1/recommend").status_code == 405
+
+
+def test_a_fault_of_ours_is_500_as_json_without_a_traceback(
+    recommender: Recommender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(text: str, limit: int) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(recommender, "search_items", broken)
+    response = Client(recommender).get("/v1/items")
+    assert response.status_code == 500
+    assert "secret" not in response.text
+    assert response.json()["error"]["fields"] == []
+
+
+def test_the_page_comes_from_here_alone(client: Client) -> None:
+    page = client.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert page.headers["x-content-type-options"] == "nosniff"
+    whole = page.text + client.get("/page.js").text + client.get("/style.css").text
+    assert "http://" not in whole.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in whole
+
+
+def test_other_sites_may_not_call(client: Client) -> None:
+    response = client.get("/v1/start", headers={"origin": "https://example.com"})
+    assert "access-control-allow-origin" not in response.headers
+
+
+def test_the_calls_are_described_with_examples(client: Client) -> None:
+    described = client.get("/openapi.json").json()
+    assert described["components"]["schemas"]["RecommendIn"]["examples"][0] == {"user_id": 42, "k": 10}
+    assert set(described["paths"]) == {
+        "/v1/recommend", "/v1/events", "/v1/similar/{item_id}", "/v1/items", "/v1/users", "/v1/start",
+        "/health/live", "/health/ready", "/version",
+    }  # fmt: skip

@@ -1,0 +1,186 @@
+"""The page in a real browser: a new visitor, a known user, keys, and what happens when the server is gone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+from falconet.serve.app import create_app
+from falconet.serve.recommender import Recommender
+from serving_world import World
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1300,1000",
+)  # fmt: skip
+
+
+class Server:
+    """The application at an address, in a thread of the test."""
+
+    def __init__(self, recommender: Recommender) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        config = uvicorn.Config(create_app(recommender), log_level="error", timeout_graceful_shutdown=2)
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join()
+        self.socket.close()
+
+
+class Page:
+    """What a person can see and do."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def all(self, css: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, css)
+
+    def one(self, css: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, css)
+
+    def cards(self) -> list[str]:
+        return [card.get_attribute("data-id") or "" for card in self.all(".card")]
+
+    def until(self, what: str) -> None:
+        """Wait until a JavaScript expression is true."""
+        WebDriverWait(self.driver, 20).until(lambda driver: driver.execute_script(f"return {what}"))
+
+    def settled(self) -> None:
+        self.until("document.getElementById('results').getAttribute('aria-busy') === 'false'")
+
+    def waits_for_history(self, items: int) -> None:
+        self.until(f"document.querySelectorAll('#past-list li').length === {items}")
+        self.settled()
+
+
+@pytest.fixture
+def server(recommender: Recommender) -> Iterator[Server]:
+    server = Server(recommender)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def page(chromium: tuple[str, str], server: Server, tmp_path: Path) -> Iterator[Page]:
+    browser, driver = chromium
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'browser'}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        chrome.get(server.address)
+        page = Page(chrome)
+        page.until("document.querySelectorAll('.card').length > 0")
+        page.settled()
+        yield page
+    finally:
+        chrome.quit()
+
+
+def complaints(page: Page) -> list[str]:
+    """What the browser's console has to say, such as refusals by the content security policy."""
+    return [str(entry["message"]) for entry in page.driver.get_log("browser")]
+
+
+def test_a_new_visitor_clicks_three_films_and_the_list_follows(page: Page, world: World) -> None:
+    assert len(page.all(".tile")) == 12
+    assert page.one("#headline").text == "Popular with everyone"
+    lists, clicked = [page.cards()], []
+    for i in (0, 4, 9):
+        tile = page.all(".tile")[i]
+        clicked.append(tile.get_attribute("data-id"))
+        tile.click()
+        page.waits_for_history(len(clicked))
+        lists.append(page.cards())
+        assert tile.get_attribute("aria-pressed") == "true"
+        assert len(lists[-1]) == len(set(lists[-1])) == 20
+        assert not set(clicked) & set(lists[-1])
+    assert len({tuple(cards) for cards in lists}) == 4
+    assert page.one("#headline").text == "For you"
+    assert page.one("#picked").text.startswith("3 picked")
+    reasons = {element.text for element in page.all(".reason")}
+    assert any(reason.startswith("Because you liked Film ") for reason in reasons)
+    assert page.one("#alert").is_displayed() is False
+    assert complaints(page) == []
+
+
+def test_buttons_and_keys_of_a_card_are_events_and_a_hidden_item_stays_away(page: Page) -> None:
+    page.all(".tile")[0].click()
+    page.waits_for_history(1)
+    hidden, watched, liked = page.cards()[:3]
+    page.one(f".card[data-id='{hidden}'] [data-type='hide']").click()
+    page.until(f"!document.querySelector('.card[data-id=\"{hidden}\"]')")
+    page.one(f".card[data-id='{watched}'] [data-type='view']").click()
+    page.waits_for_history(2)
+    page.one(f".card[data-id='{liked}']").send_keys("l")
+    page.waits_for_history(3)
+    assert not {hidden, watched, liked} & set(page.cards())
+    kinds = [element.text for element in page.all("#past-list small")]
+    assert kinds == ["liked", "watched", "liked"]
+
+
+def test_a_known_user_is_chosen_by_sample_or_by_search(page: Page, world: World) -> None:
+    page.one("#as-user").click()
+    assert page.one("#empty").is_displayed()
+    page.all(".samples button")[2].click()
+    page.until("document.getElementById('headline').textContent.startsWith('For user ')")
+    page.settled()
+    page.one("#find-user").send_keys("5000000004")
+    page.until("document.querySelectorAll('#found-users button').length === 1")
+    page.one("#find-user").send_keys(Keys.ENTER)
+    page.until("document.getElementById('headline').textContent === 'For user 5000000004'")
+    page.settled()
+    assert not {str(item) for item in world.seen[5_000_000_004]} & set(page.cards())
+    assert len(page.all("#past-list li")) == 6
+    assert page.one("#funnel b").text == "40"
+    assert "rank" in page.one("#legend").text
+
+
+def test_a_title_is_found_by_typing_and_liked_by_the_keyboard_alone(page: Page) -> None:
+    page.one("body").send_keys("/")
+    page.driver.switch_to.active_element.send_keys("film 33")
+    page.until("document.querySelectorAll('#found-items button').length === 1")
+    page.driver.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    page.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    page.waits_for_history(1)
+    assert page.one("#past-list").text.startswith("Film 33")
+    assert page.one("#found-items").text == ""
+
+
+def test_nothing_is_wider_than_a_phone_and_dark_is_dark(page: Page) -> None:
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    assert page.driver.execute_script("return document.documentElement.scrollWidth") == 390
+    colour = "return getComputedStyle(document.body).backgroundColor"
+    light = page.driver.execute_script(colour)
+    page.one("#theme").click()
+    assert page.driver.execute_script(colour) != light
+
+
+def test_a_server_that_is_gone_is_said_so_and_asked_again(page: Page, server: Server) -> None:
+    server.stop()
+    page.all(".tile")[0].click()
+    page.until("!document.getElementById('alert').hidden")
+    assert page.one("#alert-text").text == "The server does not answer."
+    page.one("#retry").click()
+    page.settled()
+    assert page.one("#alert").is_displayed()
+    assert page.all(".tile")[0].get_attribute("aria-pressed") == "false"

@@ -1,0 +1,97 @@
+"""The features of a request equal those of training, to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from falconet.batch import Feature, Ragged
+from falconet.io.footer import read_schema
+from falconet.loader.loader import Loader
+from falconet.schema import FOOTER_KEY, Column, Schema
+from falconet.serve.bundle import load_bundle
+from falconet.serve.features import RequestFeatures
+from falconet.serve.tables import as_batch, read_table
+from serving_world import HISTORY, World
+
+
+@pytest.fixture(scope="module")
+def features(world: World) -> RequestFeatures:
+    return load_bundle(world.bundle).engine.features
+
+
+def equal(a: Feature, b: Feature) -> bool:
+    if isinstance(a, Ragged) or isinstance(b, Ragged):
+        assert isinstance(a, Ragged)
+        assert isinstance(b, Ragged)
+        return equal(a.values, b.values) and equal(a.offsets, b.offsets)
+    return a.dtype == b.dtype and torch.equal(a, b)
+
+
+def test_every_known_person_has_the_features_of_training(world: World, features: RequestFeatures) -> None:
+    loader = Loader(world.folder / "users", batch_size=1, columns=["user", "history"])
+    rows = list(loader.batches())
+    assert len(rows) == 24
+    for person, trained in enumerate(rows):
+        served = features.batch(person, world.users[0], features.history(person), {"no such": 1})
+        assert list(served.features) == ["user", "history"]
+        assert served.rows == served.global_rows == 1
+        assert all(equal(served.features[name], trained.features[name]) for name in served.features)
+
+
+def test_new_events_are_appended_and_the_last_n_are_kept(features: RequestFeatures) -> None:
+    before = features.history(4)
+    history = features.batch(4, None, [*before, 9, 8], {}).features["history"]
+    assert isinstance(history, Ragged)
+    assert history.to_lists() == [[*before, 9, 8][-HISTORY:]]
+    assert history.values.dtype == torch.int32
+
+
+@pytest.mark.parametrize("user_id", [17, "a name", None, -5])
+def test_a_stranger_has_the_code_of_what_is_out_of_vocabulary(
+    features: RequestFeatures, user_id: int | str | None
+) -> None:
+    batch = features.batch(None, user_id, [5, 6], {})
+    assert equal(batch.features["user"], torch.tensor([2], dtype=torch.int32))
+    assert equal(batch.features["history"], Ragged.of([[5, 6]], dtype=torch.int32))
+
+
+def test_strings_are_known_and_unknown_alike(world_of_strings: World) -> None:
+    engine = load_bundle(world_of_strings.bundle).engine
+    row = engine.people.row("user-05")
+    assert row is not None
+    known = engine.features.batch(row, "user-05", [], {}).features["user"]
+    assert isinstance(known, torch.Tensor)
+    assert int(known) == 3 + row  # ascending codes from the first of the vocabulary
+    for user_id in ("nobody", 5, None):
+        assert equal(
+            engine.features.batch(None, user_id, [], {}).features["user"], torch.tensor([2], dtype=torch.int32)
+        )
+
+
+def test_tables_become_the_tensors_the_loader_makes(tmp_path: Path) -> None:
+    kinds = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float32", "float64", "bool")
+    arrays = {
+        kind: pa.array([0, 1, 1], pa.int64()).cast(getattr(pa, "bool_" if kind == "bool" else kind)()) for kind in kinds
+    }
+    columns = [Column(name=kind, dtype=kind, tags=frozenset({"x"})) for kind in kinds]
+    arrays["ragged"] = pa.array([[1], [], [2, 3]], pa.list_(pa.int32()))
+    arrays["large"] = pa.array([[1], None, [2, 3]], pa.large_list(pa.int64()))
+    arrays["fixed"] = pa.array([[1.5, 2], [3, 4], [5, 6]], pa.list_(pa.float32(), 2))
+    columns += [
+        Column(name="ragged", dtype="int32", list="ragged", tags=frozenset({"x"})),
+        Column(name="large", dtype="int64", list="ragged", tags=frozenset({"x"})),
+        Column(name="fixed", dtype="float32", list=2, tags=frozenset({"x"})),
+    ]
+    footer = {FOOTER_KEY: Schema(tuple(columns)).to_json().encode()}
+    pq.write_table(pa.table(arrays).replace_schema_metadata(footer), tmp_path / "a.parquet")
+    table, schema = read_table(tmp_path)
+    assert schema == read_schema(tmp_path)
+    served = as_batch(table, schema)
+    (loaded,) = Loader(tmp_path, batch_size=3).batches()
+    assert served.features.keys() == loaded.features.keys()
+    assert all(equal(served.features[name], loaded.features[name]) for name in loaded.features)

@@ -1,0 +1,197 @@
+"""The contract of a model as tests: subclass, say which model, and pytest runs them.
+
+class TestTwoTower(RetrieverContract):
+    model = TwoTower
+    config = TwoTower.Config(dim=8)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from falconet.batch import Batch, Feature, Ragged
+from falconet.config import from_plain, to_plain
+from falconet.models.base import MODELS, Model, Retriever
+from falconet.models.store import load_model, save_model
+from falconet.schema import Column, Schema, Tag
+
+ROWS = 24
+
+
+def _column(name: str, dtype: str, *tags: str, **facts: Any) -> Column:
+    return Column(name=name, dtype=dtype, nullable=False, tags=frozenset(tags), **facts)
+
+
+EXAMPLE = Schema(
+    (
+        _column("user", "int32", Tag.USER, Tag.ID, Tag.CATEGORICAL, cardinality=40, domain="user"),
+        _column("item", "int32", Tag.ITEM, Tag.ID, Tag.CATEGORICAL, cardinality=30, domain="item"),
+        _column("genres", "int32", Tag.ITEM, Tag.CATEGORICAL, list="ragged", cardinality=9, domain="genres"),
+        _column("year", "float32", Tag.ITEM, Tag.CONTINUOUS),
+        _column(
+            "history", "int32", Tag.USER, Tag.SEQUENCE, Tag.CATEGORICAL, list="ragged", cardinality=30, domain="item"
+        ),
+        _column("age", "float32", Tag.USER, Tag.CONTINUOUS),
+        _column("hour", "int32", Tag.CONTEXT, Tag.CATEGORICAL, cardinality=27, domain="hour"),
+        _column("label", "float32", Tag.TARGET, Tag.BINARY),
+    )
+)
+"""Columns of every kind that the road makes."""
+
+
+def example_batch(schema: Schema = EXAMPLE, rows: int = ROWS, seed: int = 0) -> Batch:
+    """Random rows that fit a schema: codes below the cardinality, lists of 0 to 4, targets 0 and 1."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def values(column: Column, n: int) -> Tensor:
+        if Tag.CATEGORICAL in column.tags:
+            assert column.cardinality is not None
+            return torch.randint(1, column.cardinality, (n,), generator=draw, dtype=torch.int32)
+        return torch.randn(n, generator=draw)
+
+    def feature(column: Column) -> Feature:
+        if column.list is None:
+            return values(column, rows)
+        if isinstance(column.list, int):
+            return values(column, rows * column.list).view(rows, column.list)
+        lengths = torch.randint(0, 5, (rows,), generator=draw)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+        return Ragged(values(column, int(offsets[-1])), offsets)
+
+    features = {c.name: feature(c) for c in schema.without_tags(Tag.TARGET)}
+    targets = {c.name: torch.randint(0, 2, (rows,), generator=draw).float() for c in schema.select(Tag.TARGET)}
+    return Batch(features, targets, rows, rows)
+
+
+class ModelContract:
+    """What every model must do. `learns`: whether gradients reach it."""
+
+    model: ClassVar[type[Model]]
+    config: ClassVar[Any] = None
+    schema: ClassVar[Schema] = EXAMPLE
+    learns: ClassVar[bool] = True
+
+    def fresh(self) -> Model:
+        """The same new model every time."""
+        torch.manual_seed(0)
+        return self.model.from_schema(self.schema, self.config)
+
+    def batch(self, rows: int = ROWS, seed: int = 0) -> Batch:
+        return example_batch(self.schema, rows, seed)
+
+    def predict(self, model: Model, batch: Batch) -> Tensor:
+        with torch.inference_mode():
+            found: Tensor = model.eval()(batch)
+        return found
+
+    def mean_loss(self, model: Model, batch: Batch) -> float:
+        with torch.inference_mode():
+            return float(model.eval().loss(batch).mean())
+
+    def train(self, model: Model, batches: Iterable[Batch]) -> None:
+        """One step of Adam on each batch."""
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+        model.train()
+        for batch in batches:
+            optimizer.zero_grad()
+            torch.autograd.backward(model.loss(batch).mean())
+            optimizer.step()
+
+    def test_it_is_registered_under_its_name(self) -> None:
+        assert MODELS[self.model.__name__] is self.model
+
+    def test_settings_are_frozen_and_survive_plain_values(self) -> None:
+        config = self.fresh().config
+        assert type(config).__dataclass_params__.frozen
+        assert all(field.kw_only for field in dataclasses.fields(config))
+        assert from_plain(type(config), to_plain(config)) == config
+
+    def test_forward_gives_one_finite_number_per_row(self) -> None:
+        found = self.predict(self.fresh(), self.batch())
+        assert found.shape == (ROWS,)
+        assert bool(found.isfinite().all())
+
+    @pytest.mark.parametrize("rows", [0, 1, ROWS])
+    def test_loss_gives_one_finite_number_per_row(self, rows: int) -> None:
+        found = self.fresh().train().loss(self.batch(rows))
+        assert found.shape == (rows,)
+        assert bool(found.isfinite().all())
+
+    def test_training_lowers_the_loss(self) -> None:
+        model, batch = self.fresh(), self.batch()
+        if not self.learns:
+            assert not list(model.parameters())
+            return
+        before = self.mean_loss(model, batch)
+        self.train(model, [batch] * 30)
+        assert all(p.grad is not None for p in model.parameters())
+        assert self.mean_loss(model, batch) < before
+
+    def test_prediction_needs_no_target(self) -> None:
+        batch = self.batch()
+        without = dataclasses.replace(batch, targets={})
+        assert torch.equal(self.predict(self.fresh(), without), self.predict(self.fresh(), batch))
+
+    def test_extra_and_reordered_columns_change_nothing(self) -> None:
+        model, batch = self.fresh(), self.batch()
+        shuffled: Mapping[str, Feature] = dict(reversed(list(batch.features.items()))) | {"extra": torch.ones(ROWS)}
+        found = self.predict(model, dataclasses.replace(batch, features=shuffled))
+        assert torch.equal(found, self.predict(model, batch))
+
+    def test_the_names_of_weights_do_not_depend_on_the_order_of_columns(self) -> None:
+        model = self.fresh()
+        torch.manual_seed(1)
+        again = self.model.from_schema(Schema(tuple(reversed(self.schema.columns))), self.config)
+        assert again.state_dict().keys() == model.state_dict().keys()
+
+    def test_a_row_does_not_depend_on_its_batch(self) -> None:
+        model, batch = self.fresh(), self.batch()
+        whole = self.predict(model, batch)
+        alone = torch.cat([self.predict(model, batch[i : i + 1]) for i in range(ROWS)])
+        torch.testing.assert_close(alone, whole, rtol=1e-5, atol=1e-6)
+
+    def test_a_saved_model_predicts_the_same_before_any_other_pass(self, tmp_path: Path) -> None:
+        model = self.fresh()
+        if self.learns:
+            self.train(model, [self.batch(seed=1), self.batch(seed=2)])
+        save_model(model, tmp_path / "model")
+        loaded = load_model(tmp_path / "model")
+        assert (loaded.schema, loaded.config, loaded.training) == (model.schema, model.config, False)
+        assert torch.equal(self.predict(loaded, self.batch()), self.predict(model, self.batch()))
+
+
+class RetrieverContract(ModelContract):
+    """What every retriever must do besides."""
+
+    model: ClassVar[type[Retriever]]
+
+    def sides(self, batch: Batch) -> tuple[Batch, Batch]:
+        """The batch without the item's columns, and the batch with them alone."""
+        items = self.schema.select(Tag.ITEM).names
+        users = {n: x for n, x in batch.features.items() if n not in items}
+        return Batch.of(users), Batch.of({n: batch.features[n] for n in items})
+
+    @torch.inference_mode()
+    def test_the_score_is_the_product_of_what_each_side_gives_alone(self) -> None:
+        model, batch = self.fresh().eval(), self.batch()
+        assert isinstance(model, Retriever)
+        users, items = self.sides(batch)
+        product = (model.user(users) * model.item(items)).sum(-1)
+        torch.testing.assert_close(product, model(batch), rtol=1e-5, atol=1e-6)
+
+    def test_counts_are_saved_with_the_model(self, tmp_path: Path) -> None:
+        model = self.fresh()
+        assert isinstance(model, Retriever)
+        counts = torch.arange(len(model.counts))
+        model.set_counts(counts)
+        save_model(model, tmp_path / "model")
+        loaded = load_model(tmp_path / "model")
+        assert isinstance(loaded, Retriever)
+        assert loaded.counts.tolist() == counts.tolist()

@@ -9,6 +9,7 @@ report.json is equal byte for byte, and the total time is at most 1.5 × the und
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import re
@@ -78,6 +79,13 @@ def skipped(run: Run) -> set[str]:
     return {line.split(":")[0] for line in run.lines if line.endswith("unchanged, skipped")}
 
 
+def resumed_at(work: Path, name: str) -> list[int]:
+    """The steps at which the training of `work/runs/NAME` was started, the first time and after each kill."""
+    log = work / "runs" / name / "run.jsonl"
+    entries = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
+    return [entry["step"] for entry in entries if entry["event"] == "start"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", type=Path, default=ROOT / "src/falconet/recipe/demo.toml")
@@ -113,6 +121,10 @@ def main() -> int:
     elif (folder / "calm/report.json").read_bytes() != (folder / "killed/report.json").read_bytes():
         failed.append("report.json differs from the undisturbed run's")
     print(f"undisturbed {calm_seconds:.1f} s, killed {len(STEPS)} times {total:.1f} s: {total / calm_seconds:.2f} ×")
+    starts = {name: resumed_at(folder / "killed", name) for name in ("retriever", "scout", "ranker")}
+    if inside["retriever"] and max(starts["retriever"]) == 0:
+        failed.append("training of the retriever started at step 0 again")
+    print("training started at steps", starts)
     print("killed inside:", ", ".join(step for step, was in inside.items() if was))
     print("\n".join(failed) if failed else "ok: report.json equal byte for byte")
     print(f"left for inspection: {folder}")

@@ -7,7 +7,6 @@ and of the manifests of its inputs. The key decides what is unchanged, nothing e
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -105,7 +104,10 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
         Step(
             "ranker",
             lambda: key(
-                "ranker", settings("ranker", "bundle", "columns"), features(), manifest("runs/retriever", "run")
+                "ranker",
+                settings("retriever", "ranker", "bundle", "columns"),
+                features(),
+                manifest("runs/retriever", "run"),
             ),
             lambda k: is_complete(work / "runs/ranker", "run", step=k),
             lambda k: stages.train_ranker(recipe, work, step=k),
@@ -155,8 +157,3 @@ def raw_fingerprint(recipe: Recipe) -> str:
             with file.open("rb") as opened:
                 total.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
     return total.hexdigest()
-
-
-def forget(folder: Path) -> None:
-    """Remove the run of another configuration, so that training starts anew instead of refusing to resume."""
-    shutil.rmtree(folder, ignore_errors=True)

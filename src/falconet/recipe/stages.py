@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import torch
 
 from falconet.config import from_plain
 from falconet.errors import FalconetError
-from falconet.evaluate.candidates import CandidateConfig, build_candidates
+from falconet.evaluate.candidates import build_candidates
+from falconet.evaluate.cut import CandidateConfig, count_items, write_scout_rows
 from falconet.evaluate.evaluate import EvaluationConfig
 from falconet.evaluate.evaluate import evaluate as evaluate_models
 from falconet.evaluate.report import read_report, write_report
@@ -17,7 +21,7 @@ from falconet.evaluate.tables import read_items, read_users
 from falconet.io.artifact import is_complete, read_manifest
 from falconet.io.footer import data_files
 from falconet.loader.loader import Loader
-from falconet.models.base import MODELS, Model, Retriever
+from falconet.models.base import MODELS, Retriever
 from falconet.models.store import load_model
 from falconet.recipe.config import Recipe, StageConfig
 from falconet.serve.bundle import ServingConfig, build_bundle
@@ -26,22 +30,31 @@ from falconet.train.trainer import TrainConfig, Trainer
 
 def train_retriever(recipe: Recipe, work: Path, *, step: str) -> None:
     """`work/features/train` to `work/runs/retriever`."""
-    loader = _loader(work / "features/train", recipe.retriever, recipe.seed)
-    model = _model(recipe.retriever, loader)
-    if isinstance(model, Retriever):
-        model.set_counts(read_items(work / "features/items").counts_by_code(len(model.counts)))
-    _train(recipe.retriever, model, loader, work / "runs/retriever", recipe.seed, step)
+    _train(recipe.retriever, work / "features/train", work / "runs/retriever", recipe.seed, step)
 
 
 def train_ranker(recipe: Recipe, work: Path, *, step: str) -> None:
-    """What the retriever returns for training users to `work/candidates`, then to `work/runs/ranker`."""
+    """What a retriever returns for training users to `work/candidates`, then to `work/runs/ranker`.
+
+    The training rows come from a scout: a retriever trained like the real one, but on a part of the rows alone.
+    """
     if not is_complete(work / "candidates", "candidates", step=step):
         config = CandidateConfig(candidates=recipe.bundle.candidates, seed=recipe.seed)
-        items, users = read_items(work / "features/items"), read_users(work / "features/users")
-        parents = {"run": read_manifest(work / "runs/retriever", "run").sha256}
-        build_candidates(_retriever(work), items, users, work / "candidates", config, parents=parents, step=step)
-    loader = _loader(work / "candidates/train", recipe.ranker, recipe.seed)
-    _train(recipe.ranker, _model(recipe.ranker, loader), loader, work / "runs/ranker", recipe.seed, step)
+        if not is_complete(work / "scout", "rows", step=step):
+            write_scout_rows(work / "features/train", work / "scout", config, step=step)
+        if not is_complete(work / "runs/scout", "run", step=step):
+            _train(recipe.retriever, work / "scout", work / "runs/scout", recipe.seed, step)
+        build_candidates(
+            _retriever(work),
+            read_items(work / "features/items"),
+            read_users(work / "features/users"),
+            work / "candidates",
+            config,
+            scout=_retriever(work, "scout"),
+            parents={name: read_manifest(work / "runs" / name, "run").sha256 for name in ("retriever", "scout")},
+            step=step,
+        )
+    _train(recipe.ranker, work / "candidates/train", work / "runs/ranker", recipe.seed, step)
 
 
 def evaluate(recipe: Recipe, work: Path, *, step: str) -> None:
@@ -105,21 +118,29 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, (int, float, str)) else str(value)
 
 
-def _loader(path: Path, stage: StageConfig, seed: int) -> Loader:
-    return Loader(path, batch_size=stage.batch_size, shuffle=True, seed=seed)
-
-
-def _model(stage: StageConfig, loader: Loader) -> Model:
+def _train(stage: StageConfig, rows: Path, folder: Path, seed: int, step: str) -> None:
+    """Train a stage's model on a folder of rows. A run of this very step goes on where it stopped."""
+    loader = Loader(rows, batch_size=stage.batch_size, shuffle=True, seed=seed)
     kind = MODELS[stage.model]
-    return kind.from_schema(loader.schema, from_plain(kind.Config, stage.config, where="config"))
-
-
-def _train(stage: StageConfig, model: Model, loader: Loader, folder: Path, seed: int, step: str) -> None:
+    torch.manual_seed(seed)
+    model = kind.from_schema(loader.schema, from_plain(kind.Config, stage.config, where="config"))
+    if isinstance(model, Retriever):
+        model.set_counts(count_items(rows, len(model.counts)))
+    if _step_of(folder) != step:
+        shutil.rmtree(folder, ignore_errors=True)
     config = from_plain(TrainConfig, {"seed": seed, **stage.train}, where="train")
     Trainer(config, folder=folder).fit(model, loader, resume="auto", step_key=step)
 
 
-def _retriever(work: Path) -> Retriever:
-    model = load_model(work / "runs/retriever/model")
+def _step_of(folder: Path) -> str | None:
+    """The key of the step that a run, finished or not, belongs to."""
+    try:
+        return str(json.loads((folder / "config.json").read_bytes())["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # no run, or one that is not ours: it starts anew
+
+
+def _retriever(work: Path, name: str = "retriever") -> Retriever:
+    model = load_model(work / "runs" / name / "model")
     assert isinstance(model, Retriever)
     return model

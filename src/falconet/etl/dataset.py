@@ -22,11 +22,14 @@ from falconet.io.footer import read_footer
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
+# Bytes of a value in memory, where a dictionary makes the file's own figure too small (of strings it stays so).
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 16}
+
 
 class Dataset:
     """Rows from a Parquet or CSV file, a folder or glob of them, a list of files, or a Polars, pandas or Arrow table.
 
-    `part_size` bounds the uncompressed bytes of the columns of one part ("256MB" or a number of bytes); it changes memory
+    `part_size` bounds the decoded bytes of the columns of one part ("256MB" or a number of bytes); it changes memory
     and parallelism, never a result. `columns` keeps the named columns. `dtypes` says what columns are, where a CSV file
     or two files that differ leave it open. `separator` is for CSV (default: a comma, in `.tsv` files a tab).
 
@@ -104,7 +107,7 @@ class _Opened:
 
     file: File
     schema: pl.Schema
-    sizes: tuple[tuple[int, Mapping[str, int]], ...]  # rows, and uncompressed bytes per column, of each row group
+    sizes: tuple[tuple[int, Mapping[str, int]], ...]  # rows, and decoded bytes per column, of each row group
 
     @property
     def rows(self) -> int:
@@ -132,7 +135,8 @@ def _open(file: File) -> _Opened:
         for j in range(group.num_columns):
             chunk = group.column(j)
             name = next((n for n in _prefixes(chunk.path_in_schema) if n in schema), chunk.path_in_schema)
-            columns[name] = columns.get(name, 0) + chunk.total_uncompressed_size
+            size = max(chunk.total_uncompressed_size, chunk.num_values * _WIDTHS.get(chunk.physical_type, 0))
+            columns[name] = columns.get(name, 0) + size
         sizes.append((group.num_rows, columns))
     return _Opened(file, schema, tuple(sizes))
 

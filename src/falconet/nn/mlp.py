@@ -55,6 +55,11 @@ class MLP(nn.Module):
         if output is not None and hidden:
             layers.append(nn.Linear(hidden[-1], output))
         self.rest = nn.Sequential(*layers)
+        # Fresh embeddings are small beside torch's random biases, which would leave most units on or off in every row:
+        # those that are off never learn; of those that are on, a BatchNorm makes the bias's gradient pure rounding.
+        for layer in (self.first, *self.rest):
+            if isinstance(layer, nn.Linear):
+                nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.rest(self.first(x))

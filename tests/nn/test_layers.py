@@ -1,0 +1,83 @@
+"""BatchNorm, the MLP block and the losses on one process."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from falconet.errors import ConfigError
+from falconet.nn import MLP, BatchNorm, bce, log_q, mse, sampled_softmax
+
+
+def test_batchnorm_is_torchs_on_one_process() -> None:
+    torch.manual_seed(0)
+    ours, theirs = BatchNorm(3), nn.BatchNorm1d(3)
+    for _ in range(3):
+        x = torch.randn(5, 3) * 2 + 1
+        assert torch.equal(ours(x), theirs(x))
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], value)
+    assert torch.equal(ours.eval()(x), theirs.eval()(x))
+
+
+def test_batchnorm_takes_one_row_and_none() -> None:
+    norm = BatchNorm(2)
+    assert norm(torch.full((1, 2), 3.0)).tolist() == [[pytest.approx(3.0, rel=1e-4)] * 2]
+    assert norm(torch.zeros(0, 2)).shape == (0, 2)
+    assert norm.running_mean is not None and norm.running_mean.tolist() == [0, 0]
+
+
+def test_batchnorm_says_what_it_takes() -> None:
+    with pytest.raises(ValueError, match=r"takes \[rows, channels\], not 3 dimensions"):
+        BatchNorm(2)(torch.zeros(4, 2, 3))
+
+
+def test_mlp_rest_follows_first() -> None:
+    torch.manual_seed(0)
+    mlp = MLP(4, (8, 8), 1, dropout=0.1).eval()
+    x = torch.randn(6, 4)
+    assert torch.equal(mlp(x), mlp.rest(mlp.first(x)))
+    assert mlp(x).shape == (6, 1)
+    assert [type(layer).__name__ for layer in mlp.rest] == [
+        "ReLU", "BatchNorm", "Dropout", "Linear", "ReLU", "BatchNorm", "Dropout", "Linear",
+    ]  # fmt: skip
+
+
+def test_mlp_without_hidden_layers_is_linear() -> None:
+    assert MLP(4, (), 1)(torch.zeros(2, 4)).tolist() == [[0], [0]]
+    assert len(MLP(4, (), 1).rest) == 0
+
+
+def test_mlp_refuses_what_cannot_be() -> None:
+    with pytest.raises(ConfigError, match="has nothing to compute"):
+        MLP(4, ())
+    with pytest.raises(ConfigError, match=r"dropout must be from 0 to below 1, not 1\.0"):
+        MLP(4, (3,), dropout=1.0)
+    with pytest.raises(ConfigError, match="activation must be one of relu, gelu, tanh, silu, not 'relux'"):
+        MLP(4, (3,), activation="relux")  # type: ignore[arg-type]
+
+
+def test_losses_are_one_value_per_row() -> None:
+    assert bce(torch.tensor([0.0, 1.0]), torch.tensor([1, 1])).tolist() == pytest.approx([0.6931472, 0.3132617])
+    assert mse(torch.tensor([1.0, 3.0]), torch.tensor([0, 1])).tolist() == [1.0, 4.0]
+
+
+def test_log_q_is_the_logarithm_of_the_share() -> None:
+    found = log_q(torch.tensor([0, 3, 6]), torch.tensor([1, 2, 0]))
+    assert found.exp().tolist() == pytest.approx([0.3, 0.6, 0.1])
+
+
+def test_sampled_softmax_leaves_out_hits_and_corrects_popularity() -> None:
+    user, item = torch.ones(3, 1), torch.tensor([[1.0], [2.0], [1.0]])
+    codes = torch.tensor([4, 5, 4])
+    plain = sampled_softmax(user, item, codes)
+    # Rows 0 and 2 have the same item, so each sees only the other item; row 1 sees both.
+    assert plain.tolist() == pytest.approx([1.3132617, 0.5514447, 1.3132617])
+    corrected = sampled_softmax(user, item, codes, torch.tensor([0.0, 1.0, 0.0]))
+    assert corrected.tolist() == pytest.approx([0.6931472, 1.0986123, 0.6931472])
+    assert sampled_softmax(user, item, codes, temperature=0.5)[0].item() == pytest.approx(2.1269281)
+
+
+def test_sampled_softmax_of_no_rows_is_empty() -> None:
+    assert sampled_softmax(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(0)).shape == (0,)

@@ -1,0 +1,157 @@
+"""Embedding tables: sharing, pooling, padding, and gradients of touched rows alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from falconet.batch import Batch, Ragged
+from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
+from falconet.nn.embedding import Tables, distinct
+from falconet.schema import Column
+
+USER = Column(name="user", dtype="int32", cardinality=6)
+ITEM = Column(name="item", dtype="int32", cardinality=5)
+HISTORY = Column(name="history", dtype="int32", list="ragged", cardinality=5, domain="item")
+GENRES = Column(name="genres.main", dtype="int32", list=3, cardinality=4)
+
+
+def tables(pooling: str = "mean") -> Tables:
+    """Tables whose row i holds i in every place; three columns wide for users, two for the rest."""
+    made = Tables([USER, ITEM, HISTORY, GENRES], {"user": 3, "item": 2, "genres.main": 2}, pooling)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for name in made.tables:
+            weight = made.weight(name)
+            weight.copy_(torch.arange(len(weight), dtype=torch.float32).unsqueeze(1).expand_as(weight))
+    return made
+
+
+def batch() -> Batch:
+    return Batch.of(
+        {
+            "user": torch.tensor([5, 1, 1], dtype=torch.int32),
+            "item": torch.tensor([4, 3, 0], dtype=torch.int32),
+            "history": Ragged.of([[1, 2, 0], [], [0]], torch.int32),
+            "genres.main": torch.tensor([[1, 3, 0], [0, 0, 0], [2, 2, 2]], dtype=torch.int32),
+        }
+    )
+
+
+def test_columns_of_one_domain_share_a_table() -> None:
+    assert tables().tables == ("user", "item", "genres.main")
+    assert sorted(tables().state_dict()) == [
+        "weights.table_genres%2Emain", "weights.table_item", "weights.table_user",
+    ]  # fmt: skip
+
+
+def test_scalars_become_rows_and_lists_become_means_without_padding() -> None:
+    found = tables()(batch())
+    assert found["user"].tolist() == [[5, 5, 5], [1, 1, 1], [1, 1, 1]]
+    assert found["item"].tolist() == [[4, 4], [3, 3], [0, 0]]
+    assert found["history"].tolist() == [[1.5, 1.5], [0, 0], [0, 0]]
+    assert found["genres.main"].tolist() == [[2, 2], [0, 0], [2, 2]]
+
+
+def test_lists_become_sums_where_asked() -> None:
+    found = tables("sum")(batch())
+    assert found["history"].tolist() == [[3, 3], [0, 0], [0, 0]]
+    assert found["genres.main"].tolist() == [[4, 4], [0, 0], [6, 6]]
+
+
+def test_named_columns_alone_are_read() -> None:
+    one_side = Batch.of({"item": torch.tensor([2])})
+    assert tables()(one_side, ["item"])["item"].tolist() == [[2, 2]]
+    assert tables().lookup("history", Ragged.of([[1, 3]])).tolist() == [[2, 2]]
+    assert tables().rows("item", torch.tensor([[1, 2], [0, 4]])).tolist() == [[[1, 1], [2, 2]], [[0, 0], [4, 4]]]
+
+
+def test_no_rows_give_no_rows() -> None:
+    found = tables()(batch()[0:0])
+    assert {name: tuple(x.shape) for name, x in found.items()} == {
+        "user": (0, 3), "item": (0, 2), "history": (0, 2), "genres.main": (0, 2),
+    }  # fmt: skip
+
+
+def test_nothing_but_empty_lists_give_zeros() -> None:
+    found = tables().lookup("history", Ragged.of([[], []]))
+    assert found.tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("global_rows", [3, 1], ids=["projected_before", "pooled_before"])
+def test_project_equals_the_plain_way(global_rows: int) -> None:
+    torch.manual_seed(0)
+    made = Tables([USER, ITEM, HISTORY, GENRES], 4, init=1.0)
+    linear = nn.Linear(made.width + 2, 7)
+    given, extra_B2 = batch(), torch.randn(3, 2)
+    given = Batch(given.features, rows=3, global_rows=global_rows)
+
+    def gradients(result: Tensor) -> list[Tensor]:
+        (result * torch.arange(1.0, 8)).sum().backward()
+        found = [p.grad.clone() for p in (*made.parameters(), *linear.parameters()) if p.grad is not None]
+        made.zero_grad()
+        linear.zero_grad()
+        return found
+
+    fast = made.project(given, linear, extra=extra_B2)
+    plain = linear(torch.cat([*made(given).values(), extra_B2], dim=1))
+    assert torch.allclose(fast, plain, atol=1e-6)
+    for a, b in zip(gradients(fast), gradients(plain), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_padding_learns_nothing_by_any_torch_optimizer() -> None:
+    made = Tables([ITEM, HISTORY], 2, init=0.05)
+    optimizer = torch.optim.Adam(made.parameters(), lr=0.1)
+    before = made.weight("item").detach().clone()
+    sum(x.sum() for x in made(batch()).values()).backward()  # type: ignore[union-attr]
+    optimizer.step()
+    assert made.weight("item")[0].tolist() == [0, 0]
+    assert (made.weight("item") != before).any(1).tolist() == [False, True, True, True, True]
+
+
+def test_while_collecting_the_distinct_rows_get_the_gradient_and_the_weight_none() -> None:
+    made = tables("sum")
+    with made.collect() as touched:
+        made(batch(), ["item", "history"])["history"].sum().backward()
+    (one,) = touched
+    assert (one.table, one.ids.tolist()) == ("item", [0, 1, 2, 3, 4])
+    assert one.rows.grad is not None
+    assert one.rows.grad[1:].tolist() == [[1, 1], [1, 1], [0, 0], [0, 0]]
+    assert made.weight("item").grad is None
+
+
+@pytest.mark.parametrize("cardinality", [10, 100_000])
+def test_distinct_ids_are_ascending_after_padding(cardinality: int) -> None:
+    ids, places = distinct(torch.tensor([9, 3, 9, 4]), cardinality)
+    assert ids.tolist() == [0, 3, 4, 9]
+    assert places.tolist() == [3, 1, 3, 2]
+
+
+def test_padding_is_zero_at_the_start() -> None:
+    made = Tables([USER], 3, init=2.0)
+    assert made.weight("user")[0].tolist() == [0, 0, 0]
+    assert float(made.weight("user").detach().std()) > 0.5
+
+
+@pytest.mark.parametrize("wrong", [7, -1])
+def test_an_id_out_of_range_names_column_and_cardinality(wrong: int) -> None:
+    with pytest.raises(IndexError, match=rf"column `user` holds the id {wrong}, .* cardinality 6"):
+        tables().lookup("user", torch.tensor([1, wrong]))
+
+
+def test_wrong_columns_and_widths_are_refused() -> None:
+    with pytest.raises(SchemaError, match="`tag` has no cardinality"):
+        Tables([Column(name="tag", dtype="int32")], 4)
+    with pytest.raises(SchemaError, match="have one cardinality and one width"):
+        Tables([ITEM, Column(name="seen", dtype="int32", cardinality=9, domain="item")], 4)
+    with pytest.raises(ColumnNotFoundError, match="`dims` has no column `item`"):
+        Tables([ITEM], {"itme": 4})
+    with pytest.raises(ConfigError, match="cannot be 0 wide"):
+        Tables([ITEM], 0)
+    with pytest.raises(ConfigError, match='must be "mean" or "sum", not \'max\''):
+        Tables([HISTORY], 4, "max")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="takes 3 inputs, the columns give 9"):
+        tables().project(batch(), nn.Linear(3, 1))
+    with pytest.raises(ColumnNotFoundError, match="the batch has no column `item`"):
+        tables()(Batch.of({"user": torch.tensor([1])}))

@@ -1,0 +1,187 @@
+"""The figures of a report, on worlds where they are known."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from falconet.batch import Batch
+from falconet.errors import ArtifactError, ConfigError
+from falconet.evaluate.candidates import build_candidates, candidate_rows
+from falconet.evaluate.cut import CandidateConfig, count_items, write_scout_rows
+from falconet.evaluate.evaluate import EvaluationConfig, evaluate, popular, ranking
+from falconet.evaluate.luck import Luck
+from falconet.evaluate.recommend import Retrieval, TwoStage
+from falconet.evaluate.report import read_report, table_text, write_report
+from falconet.evaluate.tables import read_items, read_users
+from falconet.io.artifact import read_manifest
+from falconet.loader.loader import Loader
+from falconet.models import MLP, TwoTower
+from falconet.models.base import Model
+from falconet.schema import Schema
+from falconet.train.trainer import TrainConfig, Trainer
+
+
+class ByGenre(Model):
+    """Scores a row by the share of the history that has its genres, turned around."""
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        affinity = batch.features["genres_affinity"]
+        assert isinstance(affinity, torch.Tensor)
+        return -affinity
+
+
+def test_popular_is_known_by_hand(small: Path) -> None:
+    """Unseen items by count: 6, 7 for user 0; 5, 6, 7 for user 1; 3, 6, 7 for user 3, who takes an unknown item."""
+    items, users = read_items(small / "items"), read_users(small / "users")
+    found = ranking(Retrieval(popular(items), items), users, (1, 2, 10), "Popular")
+    assert found["hit_rate@1"]["value"] == pytest.approx(2 / 3, abs=1e-6)
+    # User 1 has four relevant items, two of which no model can know.
+    assert found["recall@2"]["value"] == pytest.approx((1 + 1 / 4 + 0) / 3, abs=1e-6)
+    assert found["recall@10"]["value"] == pytest.approx((1 + 2 / 4 + 0) / 3, abs=1e-6)
+    dcg = 1 + 1 / math.log2(4)
+    ideal = 1 + 1 / math.log2(3) + 1 / math.log2(4) + 1 / math.log2(5)
+    assert found["ndcg@10"]["value"] == pytest.approx((1 + dcg / ideal) / 3, abs=1e-6)
+    assert 0 <= found["ndcg@10"]["low"] <= found["ndcg@10"]["value"] <= found["ndcg@10"]["high"] <= 1  # type: ignore[operator]
+
+
+def test_the_ranker_orders_what_the_retriever_returns(small: Path) -> None:
+    items, users = read_items(small / "items"), read_users(small / "users")
+    first = Retrieval(popular(items), items)
+    second = TwoStage(first, candidate_rows(users, items), ByGenre(Schema(), Model.Config()), candidates=2)
+    everyone = users.features
+    assert first.search(everyone, 2, users.seen)[1].tolist() == [[6, 7], [5, 6], [4, 5], [3, 6]]
+    # The history of user 3 is items 4 (genres 3 and 4) and 5 (genre 4): item 3 has half of it, item 6 nothing.
+    assert second.search(everyone, 2, users.seen)[1].tolist() == [[6, 7], [6, 5], [5, 4], [6, 3]]
+    assert second.search(everyone, 4, users.seen)[1].tolist()[0] == [6, 7, -1, -1]
+
+
+def train_retriever(rows: Path) -> TwoTower:
+    loader = Loader(rows, batch_size=64, shuffle=True)
+    model = TwoTower.from_schema(loader.schema, TwoTower.Config(dim=8))
+    model.set_counts(count_items(rows, len(model.counts)))
+    Trainer(TrainConfig(epochs=6, precision="float32")).fit(model, loader)
+    return model
+
+
+@pytest.fixture(scope="module")
+def trained(tastes: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[TwoTower, MLP, Path]:
+    """A retriever, a ranker and candidates of the world with two tastes."""
+    torch.manual_seed(0)
+    items, users = read_items(tastes / "items"), read_users(tastes / "users")
+    folder, config = tmp_path_factory.mktemp("trained"), CandidateConfig(candidates=30)
+    write_scout_rows(tastes / "train", folder / "rows", config)
+    retriever, scout = train_retriever(tastes / "train"), train_retriever(folder / "rows")
+    build_candidates(retriever, items, users, folder / "candidates", config, scout=scout)
+    rows = Loader(folder / "candidates/train", batch_size=64, shuffle=True)
+    ranker = MLP.from_schema(rows.schema, MLP.Config(hidden=(), columns=("retriever_share", "history_length")))
+    Trainer(TrainConfig(epochs=8, learning_rate=0.05, precision="float32")).fit(ranker, rows)
+    return retriever, ranker, folder / "candidates"
+
+
+def report_of(tastes: Path, trained: tuple[TwoTower, MLP, Path], key: str = "key") -> dict[str, Any]:
+    retriever, ranker, candidates = trained
+    return evaluate(tastes, retriever, ranker, candidates, EvaluationConfig(candidates=30), key=key)
+
+
+def test_a_report_says_what_was_measured_on_what(tastes: Path, trained: tuple[TwoTower, MLP, Path]) -> None:
+    report = report_of(tastes, trained)
+    assert list(report) == ["format", "data", "protocol", "models", "ranker", "key"]
+    sha = read_manifest(tastes, "features").sha256
+    assert report["data"] == {"users": 60, "items": 40, "train": 480, "test": 240, "sha256": sha}
+    assert report["protocol"] == {
+        "split": "random", "k": [10], "relevant": "every test row", "seen_removed": True, "users": 60
+    }  # fmt: skip
+    assert list(report["models"]) == ["Popular", "retriever", "two_stage"]
+    assert set(report["models"]["retriever"]["ndcg@10"]) == {"value", "low", "high"}
+    assert set(report["ranker"]) == {"auc", "log_loss", "base_auc"}
+    assert report["key"] == "key"
+
+
+def test_a_retriever_that_learned_two_tastes_beats_popularity(
+    tastes: Path, trained: tuple[TwoTower, MLP, Path]
+) -> None:
+    models = report_of(tastes, trained)["models"]
+    assert models["retriever"]["recall@10"]["value"] >= 1.5 * models["Popular"]["recall@10"]["value"]
+    assert models["two_stage"]["recall@10"]["value"] >= 1.5 * models["Popular"]["recall@10"]["value"]
+
+
+def test_the_ranker_beats_luck(tastes: Path, trained: tuple[TwoTower, MLP, Path]) -> None:
+    ranker = report_of(tastes, trained)["ranker"]
+    assert ranker["auc"] > ranker["base_auc"]
+
+
+def test_equal_figures_are_equal_bytes(tastes: Path, trained: tuple[TwoTower, MLP, Path], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_report(report_of(tastes, trained), tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert read_report(tmp_path / "a") == report_of(tastes, trained)
+
+
+def test_without_a_ranker_there_is_no_second_stage(tastes: Path, trained: tuple[TwoTower, MLP, Path]) -> None:
+    report = evaluate(tastes, trained[0], config=EvaluationConfig(ks=(5, 20), candidates=20))
+    assert list(report["models"]) == ["Popular", "retriever"]
+    assert "ranker" not in report
+    assert {"recall@5", "recall@20"} < set(report["models"]["Popular"])
+
+
+def test_more_places_than_candidates_are_refused() -> None:
+    with pytest.raises(ConfigError, match="5 candidates cannot fill a list of 10"):
+        EvaluationConfig(candidates=5)
+
+
+def test_luck_is_log_odds_with_a_prior() -> None:
+    users, items = np.array([0, 0, 1, 1]), np.array([3, 4, 3, 4])
+    luck = Luck.fit(users, items, np.array([1.0, 1.0, 0.0, 0.0]))
+    # Half of everything is taken: (2 + 10 / 2) wins of 2 + 10 for user 0.
+    assert luck.average == pytest.approx(0.0)
+    assert luck.logits(np.array([0, 1, 9]), np.array([3, 4, 99])).tolist() == pytest.approx(
+        [math.log(7 / 5), math.log(5 / 7), 0.0]
+    )
+
+
+FIGURE = {"value": 0.25, "low": 0.2, "high": 0.3}
+REPORT = {
+    "format": 1,
+    "data": {"users": 1200, "items": 40},
+    "protocol": {"users": 1000},
+    "models": {"Popular": {"recall@10": FIGURE, "ndcg@10": FIGURE}},
+    "ranker": {"auc": 0.8, "log_loss": 0.5, "base_auc": None},
+}
+
+
+def test_the_table_shows_models_intervals_and_the_ranker() -> None:
+    text = table_text(REPORT, ["recall@10"])
+    assert "│ Popular │ 0.2500 (0.2000 to 0.3000) │" in text
+    assert "1,000 of 1,200 users have something in the test; all 40 items compete" in text
+    assert text.endswith("ranker, taken or not: AUC 0.8000, log loss 0.5000; users' and items' luck alone: AUC none")
+
+
+def test_a_metric_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="the report has no metric `recall@20`\n\nhint: did you mean `recall@10`"):
+        table_text(REPORT, ["recall@20"])
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("{", "is not a report"),
+        ("[]", "is not a report"),
+        (json.dumps({"format": 2}), "has report format 2, this version reads 1"),
+    ],
+)
+def test_a_damaged_report_is_refused(tmp_path: Path, content: str, match: str) -> None:
+    (tmp_path / "report.json").write_text(content)
+    with pytest.raises(ArtifactError, match=match):
+        read_report(tmp_path / "report.json")
+
+
+def test_a_missing_report_says_who_writes_it(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="hint: `falconet evaluate` writes it"):
+        read_report(tmp_path / "report.json")

@@ -1,0 +1,173 @@
+"""A workflow for a few rows at a time, in plain Python: what a server asks, equal to the batch path bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_float
+from dataclasses import dataclass, replace
+from typing import Any, overload
+
+import polars as pl
+
+from falconet.errors import ColumnNotFoundError, DataError
+from falconet.etl.fit import Inputs, empty, ops_of
+from falconet.etl.op import ColumnOp, FrameOp, Op
+from falconet.etl.ops.history import Histories
+from falconet.etl.plan import Bound, Plan, Ref, label, numbered, run
+from falconet.etl.types import polars_type
+from falconet.schema import Column
+
+Row = dict[str, Any]
+Values = dict[Ref, Any]
+
+
+class Online:
+    """`online(row)` gives the outputs of one row (a dict), `online(rows)` those of several, in order.
+
+    A row needs the input columns; other keys are ignored. Where the workflow has a history, a list of raw items under its
+    name takes the place of the look-up: it goes through the operators of the item column, and its last items are kept.
+    Raises ColumnNotFoundError for a missing column, DataError for a row that a filter drops.
+    """
+
+    def __init__(self, plan: Plan, bound: Mapping[int, Bound], inputs: Inputs) -> None:
+        self._plan = plan
+        self.input_columns = plan.input_columns
+        self._conform = {name: _conformer(inputs[name]) for name in plan.input_columns}
+        self._steps: list[Callable[[Values, Mapping[str, Any]], None]] = []
+        if plan.steps:
+            ops = {step.id: bound[step.id] for step in plan.steps}
+            columns = run(plan, ops, numbered(empty(inputs), ops_of(ops)), inputs, keep=True).columns
+            for step in plan.steps:
+                for group, op in bound[step.id]:
+                    if names := tuple(name for name in group if name in step.names):
+                        refs = {name: step.ref(name) for name in names}
+                        given = {name: replace(columns[ref], name=name) for name, ref in refs.items()}
+                        own = self._given(op, refs, bound, inputs) if isinstance(op, Histories) else None
+                        self._steps.append(_step(step.id, op, refs, given, own))
+
+    @overload
+    def __call__(self, row: Mapping[str, Any]) -> Row: ...
+
+    @overload
+    def __call__(self, row: Sequence[Mapping[str, Any]]) -> list[Row]: ...
+
+    def __call__(self, row: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Row | list[Row]:
+        if isinstance(row, Mapping):
+            return self._one(row)
+        return [self._one(one) for one in row]
+
+    def _one(self, row: Mapping[str, Any]) -> Row:
+        values: Values = {}
+        for name, conform in self._conform.items():
+            try:
+                value = row[name]
+            except KeyError:
+                raise ColumnNotFoundError.of(name, row, where="the row") from None
+            values[(0, name)] = None if value is None else conform(value)
+        for step in self._steps:
+            step(values, row)
+        return {name: values[ref] for name, ref in self._plan.outputs}
+
+    def _given(self, op: Histories, refs: Mapping[str, Ref], bound: Mapping[int, Bound], inputs: Inputs) -> _Given:
+        item = refs[op.plan.item]
+        part = self._plan.part_of([item])
+        raw = part.input_columns
+        online = Online(part, bound, {name: inputs[name] for name in raw})
+        return _Given(op.plan.name, op.plan.length, raw, label(item), online)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A history that comes with the row: each raw item goes through the operators of the item column."""
+
+    name: str
+    length: int
+    raw: tuple[str, ...]
+    out: str
+    online: Online
+
+    def __call__(self, items: Sequence[Any]) -> list[Any]:
+        if len(self.raw) != 1:
+            raise DataError(f"`{self.name}` cannot be given: its items are made of {', '.join(self.raw)}")
+        return [self.online({self.raw[0]: item})[self.out] for item in list(items)[-self.length :]]
+
+
+def _step(
+    id: int, op: Op, refs: Mapping[str, Ref], columns: Mapping[str, Column], given: _Given | None
+) -> Callable[[Values, Mapping[str, Any]], None]:
+    """One operator on the values of one row."""
+    names = tuple(refs)
+    untouched = op.untouched(names)
+    made = [(name, (id, name)) for name in op.sources(names) if name not in untouched]
+    pairs = list(refs.items())
+    apply = op.row if op.has_row else _OnFrame(op, columns, tuple(name for name, _ in made))
+
+    def step(values: Values, row: Mapping[str, Any]) -> None:
+        if given is not None and (items := row.get(given.name)) is not None:
+            values[(id, given.name)] = given(items)
+            return
+        found = apply({name: values[ref] for name, ref in pairs}, columns)
+        for name, ref in made:
+            values[ref] = found[name]
+
+    return step
+
+
+class _OnFrame:
+    """An operator without a plain form, on a frame of one row."""
+
+    def __init__(self, op: Op, columns: Mapping[str, Column], made: tuple[str, ...]) -> None:
+        self._op, self._made = op, made
+        self._schema = {name: polars_type(column) for name, column in columns.items()}
+        self._exprs: list[pl.Expr] | None = None
+        if isinstance(op, ColumnOp):
+            self._exprs = [op.expr(pl.col(name), column).alias(name) for name, column in columns.items()]
+
+    def __call__(self, values: Row, columns: Mapping[str, Column]) -> Row:
+        try:
+            frame = pl.DataFrame({name: [value] for name, value in values.items()}, schema=self._schema)
+            found = self._apply(frame)
+        except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+            name, first = type(self._op).__name__, str(error).partition("\n")[0]
+            raise DataError(f"`{name}` cannot use {values}: {first}") from error
+        if len(found) != 1:
+            raise DataError(
+                f"`{type(self._op).__name__}` drops the row {values}",
+                hint="for serving, prune the outputs that are behind it",
+            )
+        return found.row(0, named=True)
+
+    def _apply(self, frame: pl.DataFrame) -> pl.DataFrame:
+        if self._exprs is not None:
+            return frame.select(self._exprs)
+        assert isinstance(self._op, FrameOp)
+        lazy = numbered(frame.lazy(), [self._op])
+        return self._op.apply(lazy, tuple(frame.columns)).select(self._made).collect()
+
+
+def _conformer(column: Column) -> Callable[[Any], Any]:
+    """A plain value as the column's type would hold it."""
+    kind = column.dtype
+    if kind.startswith(("int", "uint")):
+        one: Callable[[Any], Any] = _integer
+    elif kind == "float32":
+        one = _float32
+    elif kind.startswith("float"):
+        one = float
+    else:
+        one = _same
+    if column.list is None:
+        return one
+    return lambda values: [None if value is None else one(value) for value in values]
+
+
+def _integer(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _float32(value: Any) -> float:
+    return c_float(value).value
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,170 @@
+"""Operators: small frozen objects of four shapes. They know nothing of executors, files or each other.
+
+ColumnOp  one expression per column               Categorify once fitted, LambdaOp, AddTags
+FrameOp   a lazy frame to a lazy frame            JoinExternal, Filter, Rename
+KeyedOp   a FrameOp that needs the rows of a key together, in order            Split
+StatOp    must see the data first; `finish` gives a plain operator             Categorify, Normalize, History
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, NoReturn
+
+import polars as pl
+
+from falconet.errors import ConfigError
+from falconet.etl.selector import Applied, Node, as_node
+from falconet.registry import Registry
+from falconet.schema import Column
+
+OPS: Registry[Op] = Registry("operator")
+Group = tuple[str, ...]
+
+
+class Op(ABC):
+    """What all shapes share: names in, names out, a place in a graph."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def rows(self) -> Literal["same", "fewer"]:
+        """Whether rows may disappear. Branches whose rows may differ cannot be joined."""
+        return "same"
+
+    def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        """The output columns in order, each with the input columns it is made from. Checks that the op fits them."""
+        return {name: (name,) for name in columns}
+
+    def untouched(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """The input columns that come out as they are. None where rows disappear."""
+        return ()
+
+    def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:
+        """The operator on one row in plain Python, equal to the expression bit for bit. Optional: see `has_row`.
+
+        `values` are the inputs, `columns` what they are; the result has at least the outputs.
+        """
+        raise NotImplementedError
+
+    @property
+    def has_row(self) -> bool:
+        """Whether `row` is written; `online()` otherwise applies the operator to a frame of one row."""
+        return type(self).row is not Op.row
+
+    def __rrshift__(self, columns: Any) -> Node:
+        return Applied(as_node(columns), self)
+
+    def __add__(self, other: Any) -> NoReturn:
+        _parenthesise(self, "+")
+
+    def __radd__(self, other: Any) -> NoReturn:
+        _parenthesise(self, "+")
+
+    def __sub__(self, other: Any) -> NoReturn:
+        _parenthesise(self, "-")
+
+
+def _parenthesise(op: Op, sign: str) -> NoReturn:
+    name = type(op).__name__
+    raise ConfigError(
+        f"`{name}(...) {sign} ...`: `{sign}` binds tighter than `>>`, so the operator has no columns yet",
+        hint=f"put parentheses: `(columns >> {name}(...)) {sign} ...`",
+    )
+
+
+class ColumnOp(Op):
+    """One expression per column. The expression is elementwise: a row's value never depends on other rows."""
+
+    @abstractmethod
+    def expr(self, x: pl.Expr, column: Column) -> pl.Expr:
+        """The new values. `column` says what `x` is: name, type, whether it is a list."""
+
+    def describe(self, column: Column) -> Column:
+        """The new description. `column` is the input's, with the name and type of the output."""
+        return column
+
+
+class FrameOp(Op):
+    """A lazy frame to a lazy frame."""
+
+    @abstractmethod
+    def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
+        """`frame` with the outputs for these input columns; other columns pass through. Row order is kept."""
+
+    def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
+        """The outputs' descriptions. `outputs` has them with names and types, and the rest of a column of the same name."""
+        return outputs
+
+    def reads(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """The columns that decide which rows stay; only asked where `rows` is "fewer"."""
+        return columns
+
+
+class KeyedOp(FrameOp):
+    """A FrameOp that sees all rows of a key together, sorted by `order`, then by row number. Rows stay."""
+
+    needs = frozenset({"row"})
+
+    @property
+    @abstractmethod
+    def key(self) -> tuple[str, ...]:
+        """The columns whose equal values come together; none: all rows do."""
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns that sort the rows of a key, before their row number does."""
+        return ()
+
+
+class StatOp(Op):
+    """A transform that must see the data first.
+
+    The steps are pure, so an executor may run them on any machine in any order:
+
+        finish(merge([partial(a), partial(b)])) == finish(merge([partial(a + b)])), bit for bit
+
+    A state is a frame, so it is also what is saved: loading calls `finish` on it.
+    """
+
+    def groups(self, columns: Sequence[Group]) -> list[Group]:
+        """The groups of columns that have one state each; by default each column its own.
+
+        `columns` are the selected columns, those of a nested list together.
+        """
+        return [(name,) for group in columns for name in group]
+
+    @abstractmethod
+    def partial(self, frame: pl.LazyFrame, group: Group) -> pl.LazyFrame:
+        """The state of one part. Works on no rows."""
+
+    @abstractmethod
+    def merge(self, states: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        """One state from many, in a canonical order of rows. Associative and commutative."""
+
+    @abstractmethod
+    def finish(self, state: pl.DataFrame) -> Op:
+        """The fitted operator, a ColumnOp or FrameOp: what is not fitted cannot be applied."""
+
+    def finish_fitted(self, state: pl.DataFrame) -> Op:
+        """The operator for the very rows the statistic was made from (out of fold). By default `finish`."""
+        return self.finish(state)
+
+    @property
+    def is_out_of_fold(self) -> bool:
+        """Whether the rows of the fitted data get another operator than new rows."""
+        return type(self).finish_fitted is not StatOp.finish_fitted
+
+
+def freeze(op: Op, **fields: Any) -> None:
+    """Store checked or converted settings on a frozen operator, from its `__post_init__` only."""
+    for name, value in fields.items():
+        object.__setattr__(op, name, value)
+
+
+def as_tuple(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """A name or several as a tuple."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value)

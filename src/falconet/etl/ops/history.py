@@ -1,0 +1,299 @@
+"""History: what the same user met before, without looking ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from falconet.compute.executor import ROW
+from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
+from falconet.etl.op import OPS, FrameOp, Group, StatOp
+from falconet.etl.table import matching
+from falconet.schema import Column, Tag
+
+Ints = NDArray[np.int64]
+
+
+@OPS.register()
+@dataclass(frozen=True, kw_only=True)
+class History(StatOp):
+    """The last `length` items of the same `key` among the fitted (training) events before this row, oldest first.
+
+    With `time`: events with a strictly earlier time; events of one instant are not each other's history. With `row` (a
+    column of row numbers) ties in time are ordered by it, so the history may hold tied earlier rows. Without `time`: the
+    key's other events in file order, the row's own item left out. A row whose time is null sees all events of its key.
+
+    Adds the ragged column `name`: never null, empty for an unknown or null key. Events whose key, item or time is null
+    are in no history. Where `item` comes from Categorify the history has its codes, cardinality and domain.
+    """
+
+    needs = frozenset({"row"})
+
+    key: str
+    item: str
+    time: str | None = None
+    row: str | None = None  # type: ignore[assignment]  # a column here; the operator on one row is of `Histories`
+    length: int = 50
+    name: str = "history"
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ConfigError(f"History length={self.length}", hint="at least 1")
+        if self.row is not None and self.time is None:
+            raise ConfigError("History has `row` but no `time`", hint="`row` orders events of one time")
+
+    @property
+    def reads(self) -> Group:
+        """The columns a row needs: key, item, and time and row where they are asked for."""
+        return tuple(name for name in (self.key, self.item, self.time, self.row) if name is not None)
+
+    def groups(self, columns: Sequence[Group]) -> list[Group]:
+        return [self.reads]
+
+    def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        for name in self.reads:
+            if name not in columns:
+                raise ColumnNotFoundError.of(name, columns, where="History")
+        if self.name in columns:
+            raise ConfigError(f"History would add a second column `{self.name}`", hint="choose another `name`")
+        return {name: (name,) for name in columns} | {self.name: self.reads}
+
+    def untouched(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        return columns
+
+    def partial(self, frame: pl.LazyFrame, group: Group) -> pl.LazyFrame:
+        order = pl.col(ROW if self.row is None else self.row).cast(pl.Int64).alias(ROW)
+        columns = [pl.col(name) for name in (self.key, self.time, self.item) if name is not None]
+        events = frame.select(*columns, order).drop_nulls()
+        schema = events.collect_schema()
+        if isinstance(schema[self.item], (pl.List, pl.Array)):
+            raise SchemaError(f"History needs one item per row, `{self.item}` is {schema[self.item]}")
+        if self.time is not None and schema[self.time].is_float():
+            events = events.filter(pl.col(self.time).is_not_nan())
+        return self._in_order(events)
+
+    def merge(self, states: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        return self._in_order(pl.concat(states).lazy()).collect()
+
+    def _in_order(self, events: pl.LazyFrame) -> pl.LazyFrame:
+        return events.sort([name for name in (self.key, self.time, ROW, self.item) if name is not None])
+
+    def finish(self, state: pl.DataFrame) -> Histories:
+        return Histories(plan=self, events=state)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Histories(FrameOp):
+    """`History`, fitted: `events` sorted by key, time and row."""
+
+    plan: History
+    events: pl.DataFrame
+
+    def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        return self.plan.sources(columns)
+
+    def untouched(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        return columns
+
+    def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
+        schema = frame.collect_schema()
+        time = self.plan.time
+        if time is not None and not _comparable(schema[time], self.events.schema[time]):
+            raise SchemaError(
+                f"`{time}` is {schema[time]}, History was fitted on {self.events.schema[time]}", hint="cast it"
+            )
+        made = {self.plan.name: pl.List(self.events.schema[self.plan.item])}
+        return frame.map_batches(
+            self._look_up,
+            schema={**schema, **made},
+            predicate_pushdown=False,
+            projection_pushdown=False,
+            slice_pushdown=False,
+        )
+
+    def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
+        item, made = inputs[self.plan.item], outputs[self.plan.name]
+        tags = item.tags - {Tag.ITEM, Tag.ID} | {Tag.USER, Tag.SEQUENCE}
+        domain = item.table if item.cardinality is not None else item.domain
+        of_item = {"cardinality": item.cardinality, "oov": item.oov, "dim": item.dim, "domain": domain}
+        return {**outputs, self.plan.name: replace(made, tags=tags, nullable=False, **of_item)}  # type: ignore[arg-type]
+
+    def _look_up(self, frame: pl.DataFrame) -> pl.DataFrame:
+        code, start, end = self._spans_of(frame)
+        if self.plan.time is None:
+            values, lengths = self._others(frame, start, end)
+        else:
+            stop = self._before(frame, code, end)
+            lengths = np.minimum(stop - start, self.plan.length)
+            values = self._items.gather(_ranges(stop - lengths, lengths))
+        return frame.with_columns(_lists(values, lengths).alias(self.plan.name))
+
+    def _spans_of(self, frame: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
+        """Per row its key's number, and from where to where its key's events are; -1, 0, 0 for an unknown key."""
+        key = self.plan.key
+        asked = frame.lazy().select(matching(pl.col(key), frame.schema[key], self._spans.schema[key], key).alias(key))
+        found = asked.join(self._spans.lazy(), on=key, how="left", maintain_order="left").collect()
+        code = found["code"].fill_null(-1).to_numpy()
+        return code, found["start"].fill_null(0).to_numpy(), found["end"].fill_null(0).to_numpy()
+
+    def _before(self, frame: pl.DataFrame, code: Ints, end: Ints) -> Ints:
+        """Where the events that a row may see end: all with smaller (key, time, row)."""
+        assert self.plan.time is not None
+        asked = frame[self.plan.time]
+        if asked.dtype.is_float():
+            asked = asked.fill_nan(None)
+        known = asked.is_not_null().to_numpy()
+        times = asked.cast(self.events.schema[self.plan.time]) if asked.dtype.is_temporal() else asked
+        time = _numbers(times)
+        rank = np.searchsorted(self._times, time, side="left")
+        at = code * (len(self._times) + 1) + rank
+        if self.plan.row is None:
+            stop = np.searchsorted(self._places, at, side="left")
+        else:
+            # Ties: the place among distinct (key, time), then the number of tied events with a smaller row.
+            tied = np.isin(at, self._distinct) & (self._times[np.minimum(rank, len(self._times) - 1)] == time)
+            order = frame[self.plan.row].cast(pl.Int64)
+            tied &= order.is_not_null().to_numpy()
+            smaller = np.where(tied, np.searchsorted(self._rows, order.fill_null(0).to_numpy(), side="left"), 0)
+            place = np.searchsorted(self._distinct, at, side="left") * (len(self._rows) + 1) + smaller
+            stop = np.searchsorted(self._tie_places, place, side="left")
+        return np.where(known & (code >= 0), stop, end)
+
+    def _others(self, frame: pl.DataFrame, start: Ints, end: Ints) -> tuple[pl.Series, Ints]:
+        """The last items of a key but for the row's own item: enough of them are taken that it can be left out."""
+        key, item = self.plan.key, self.plan.item
+        asked = frame.lazy().select(
+            matching(pl.col(key), frame.schema[key], self.events.schema[key], key).alias(key),
+            matching(pl.col(item), frame.schema[item], self.events.schema[item], item).alias(item),
+        )
+        own = asked.join(self._counts.lazy(), on=[key, item], how="left", maintain_order="left").collect()
+        taken = np.minimum(end - start, self.plan.length + own["times"].fill_null(0).to_numpy())
+        values = self._items.gather(_ranges(end - taken, taken))
+        owner = np.repeat(np.arange(len(taken)), taken)
+        other = values.ne_missing(own[item].gather(owner)).to_numpy()
+        left = np.bincount(owner[other], minlength=len(taken)).astype(np.int64)
+        kept = np.minimum(left, self.plan.length)
+        return values.filter(pl.Series(other)).gather(_ranges(np.cumsum(left) - kept, kept)), kept
+
+    def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:
+        start, end = self._span_of.get(values[self.plan.key], (0, 0))
+        length = self.plan.length
+        if self.plan.time is None:
+            own = values[self.plan.item]
+            met: list[Any] = []
+            for place in range(end - 1, start - 1, -1):
+                if len(met) == length:
+                    break
+                if (item := self._item_list[place]) != own:
+                    met.append(item)
+            return {**values, self.plan.name: met[::-1]}
+        time = values[self.plan.time]
+        if time is not None and time == time:
+            times = self._event_times[start:end]
+            stop = start + int(np.searchsorted(times, time, side="left"))
+            if self.plan.row is not None and values[self.plan.row] is not None:
+                last = start + int(np.searchsorted(times, time, side="right"))
+                stop += int(np.searchsorted(self._event_rows[stop:last], values[self.plan.row], side="left"))
+        else:
+            stop = end
+        return {**values, self.plan.name: self._item_list[max(start, stop - length) : stop]}
+
+    @property
+    def has_row(self) -> bool:
+        return self.plan.time is None or self.events.schema[self.plan.time].is_numeric()
+
+    @cached_property
+    def _items(self) -> pl.Series:
+        return self.events[self.plan.item]
+
+    @cached_property
+    def _item_list(self) -> list[Any]:
+        return self._items.to_list()
+
+    @cached_property
+    def _spans(self) -> pl.DataFrame:
+        """Per key its number and where its events are."""
+        counted = self.events.group_by(self.plan.key, maintain_order=True).agg(pl.len().cast(pl.Int64).alias("count"))
+        end = pl.col("count").cum_sum()
+        return counted.select(
+            self.plan.key,
+            (end - pl.col("count")).alias("start"),
+            end.alias("end"),
+            pl.int_range(pl.len()).alias("code"),
+        )
+
+    @cached_property
+    def _span_of(self) -> dict[Any, tuple[int, int]]:
+        return {key: (start, end) for key, start, end, _ in self._spans.rows()}
+
+    @cached_property
+    def _counts(self) -> pl.DataFrame:
+        """How often a key met an item."""
+        return self.events.group_by(self.plan.key, self.plan.item).agg(pl.len().cast(pl.Int64).alias("times"))
+
+    @cached_property
+    def _event_times(self) -> NDArray[Any]:
+        return _numbers(self.events[self.plan.time or ""])
+
+    @cached_property
+    def _event_rows(self) -> Ints:
+        return self.events[ROW].to_numpy()
+
+    @cached_property
+    def _times(self) -> NDArray[Any]:
+        return np.unique(self._event_times)
+
+    @cached_property
+    def _places(self) -> Ints:
+        """One number per event, ascending: its key's number and its time's rank."""
+        code = np.repeat(self._spans["code"].to_numpy(), (self._spans["end"] - self._spans["start"]).to_numpy())
+        return code * (len(self._times) + 1) + np.searchsorted(self._times, self._event_times, side="left")
+
+    @cached_property
+    def _distinct(self) -> Ints:
+        return np.unique(self._places)
+
+    @cached_property
+    def _rows(self) -> Ints:
+        return np.unique(self._event_rows)
+
+    @cached_property
+    def _tie_places(self) -> Ints:
+        """One number per event, ascending: the place of its (key, time) among the distinct ones and its row's rank."""
+        group = np.searchsorted(self._distinct, self._places, side="left")
+        return group * (len(self._rows) + 1) + np.searchsorted(self._rows, self._event_rows, side="left")
+
+
+def _comparable(given: pl.DataType, known: pl.DataType) -> bool:
+    return given in (known, pl.Null()) or (given.is_numeric() and known.is_numeric())
+
+
+def _numbers(times: pl.Series) -> NDArray[Any]:
+    """Times as numbers in their own order; null as 0, which no one looks at."""
+    physical = times.to_physical() if times.dtype.is_temporal() else times
+    return physical.cast(pl.Int64).fill_null(0).to_numpy() if not physical.dtype.is_float() else _floats(physical)
+
+
+def _floats(times: pl.Series) -> NDArray[Any]:
+    return times.cast(pl.Float64).fill_null(0.0).to_numpy()
+
+
+def _ranges(start: Ints, length: Ints) -> Ints:
+    """start[0], start[0] + 1, ... (length[0] of them), start[1], ..."""
+    offset = np.cumsum(length) - length
+    return np.arange(int(length.sum())) + np.repeat(start - offset, length)
+
+
+def _lists(values: pl.Series, lengths: Ints) -> pl.Series:
+    """A column of lists from all their elements and the lengths."""
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+    made = pl.from_arrow(pa.LargeListArray.from_arrays(offsets, values.to_arrow()))
+    assert isinstance(made, pl.Series)
+    return made.cast(pl.List(values.dtype))

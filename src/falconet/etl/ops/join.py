@@ -1,0 +1,120 @@
+"""JoinExternal: columns of a table, looked up by a key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+
+from falconet.errors import ColumnNotFoundError, ConfigError, DataError
+from falconet.etl.op import OPS, FrameOp, as_tuple, freeze
+from falconet.etl.table import as_frame, matching
+from falconet.etl.types import column_of
+from falconet.schema import Column
+
+
+@OPS.register()
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JoinExternal(FrameOp):
+    """Columns of a table beside the rows whose key they have; the order of rows stays.
+
+    `df_ext` is a frame (Polars, pandas, Arrow), a Dataset or a path; it is read when the operator is made and saved with
+    the workflow. `how="left"` keeps rows without a match, with nulls (integers stay integers); `"inner"` drops them.
+    `columns_ext`: what to add, by default all but the key. A key that the table has twice raises DataError, since it would
+    multiply rows; `drop_duplicates_ext=True` keeps the first. A null key matches nothing.
+    """
+
+    df_ext: Any = field(kw_only=False, repr=False)
+    on: str | Sequence[str]
+    how: Literal["left", "inner"] = "left"
+    on_ext: str | Sequence[str] | None = None
+    columns_ext: Sequence[str] | None = None
+    drop_duplicates_ext: bool = False
+
+    def __post_init__(self) -> None:
+        on = as_tuple(self.on)
+        keys = as_tuple(self.on_ext) or on
+        if self.how not in ("left", "inner"):
+            raise ConfigError(f"JoinExternal how={self.how!r}", hint='"left" or "inner"')
+        if not on or len(on) != len(keys):
+            raise ConfigError(f"JoinExternal joins {len(on)} columns `on` with {len(keys)} `on_ext`")
+        where = f"the table of JoinExternal (`{self.df_ext}`)" if isinstance(self.df_ext, (str, Path)) else "the table"
+        table = as_frame(self.df_ext)
+        added = [n for n in table.columns if n not in keys] if self.columns_ext is None else as_tuple(self.columns_ext)
+        for name in (*keys, *added):
+            if name not in table.columns:
+                raise ColumnNotFoundError.of(name, table.columns, where=where)
+        table = table.select(*keys, *(name for name in added if name not in keys)).drop_nulls(keys)
+        unique = table.unique(keys, keep="first", maintain_order=True)
+        if len(unique) != len(table) and not self.drop_duplicates_ext:
+            twice = table.filter(table.select(pl.struct(keys).is_duplicated()).to_series()).select(keys).row(0)
+            raise DataError(
+                f"{where} has the key {twice if len(keys) > 1 else repr(twice[0])} of `{', '.join(keys)}` more than once",
+                hint="each match would multiply rows; drop_duplicates_ext=True keeps the first",
+            )
+        freeze(self, df_ext=unique, on=on, on_ext=keys, columns_ext=tuple(added))
+
+    @property
+    def rows(self) -> Literal["same", "fewer"]:
+        return "same" if self.how == "left" else "fewer"
+
+    def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        for name in self.on:
+            if name not in columns:
+                raise ColumnNotFoundError.of(name, columns, where="JoinExternal")
+        if clash := set(columns) & set(self.columns_ext or ()):
+            raise ConfigError(
+                f"JoinExternal would add a second column `{min(clash)}`", hint="leave it out with `columns_ext`"
+            )
+        return {name: (name,) for name in columns} | {name: tuple(self.on) for name in self.columns_ext or ()}
+
+    def untouched(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        return columns if self.how == "left" else ()
+
+    def reads(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(self.on)
+
+    def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
+        types = frame.select(self.on).collect_schema()
+        keys = {
+            f"__key{i}__": matching(pl.col(name), types[name], self._types[key], name) for i, name, key in self._keys
+        }
+        table = self.df_ext.lazy().rename({key: f"__key{i}__" for i, _, key in self._keys})
+        joined = frame.with_columns(**keys).join(table, on=list(keys), how=self.how, maintain_order="left")
+        return joined.drop(list(keys))
+
+    def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
+        return {
+            n: c if n in inputs else replace(column_of(n, self._types[n]), source=c.source) for n, c in outputs.items()
+        }
+
+    def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:
+        key = tuple(values[name] for name in self.on)
+        found = None if None in key else self._rows.get(key[0] if len(key) == 1 else key)
+        return {**values, **(self._missing if found is None else found)}
+
+    @property
+    def has_row(self) -> bool:
+        return self.how == "left"
+
+    @property
+    def _keys(self) -> list[tuple[int, str, str]]:
+        return [(i, a, b) for i, (a, b) in enumerate(zip(self.on, self.on_ext or (), strict=True))]
+
+    @cached_property
+    def _types(self) -> dict[str, pl.DataType]:
+        return dict(self.df_ext.schema)
+
+    @cached_property
+    def _missing(self) -> dict[str, Any]:
+        return dict.fromkeys(self.columns_ext or ())
+
+    @cached_property
+    def _rows(self) -> dict[Any, dict[str, Any]]:
+        keys = self.df_ext.select(self.on_ext).rows()
+        rows = self.df_ext.select(self.columns_ext).to_dicts()
+        return {(key[0] if len(key) == 1 else key): row for key, row in zip(keys, rows, strict=True)}

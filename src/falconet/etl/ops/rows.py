@@ -1,0 +1,74 @@
+"""Operators that drop rows: Filter, Dropna."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import polars as pl
+
+from falconet.errors import ColumnNotFoundError
+from falconet.etl import expressions
+from falconet.etl.op import OPS, FrameOp, freeze
+
+
+@OPS.register()
+@dataclass(frozen=True, kw_only=True)
+class Filter(FrameOp):
+    """The rows for which a condition holds; a null counts as no.
+
+    The function gets the columns by name and is called once, when the graph is built.
+
+    >>> Filter(lambda row: row["rating"] > 3)
+    Filter(f=[(col("rating")) > (dyn int: 3)])
+    """
+
+    f: Callable[[Any], pl.Expr] | pl.Expr = field(kw_only=False, compare=False)
+    tree: Any = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        tree = expressions.to_tree(expressions.call(self.f, _Columns(), where="Filter"))
+        freeze(self, tree=tree, f=expressions.from_tree(tree))
+
+    @property
+    def rows(self) -> Literal["same", "fewer"]:
+        return "fewer"
+
+    def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        for name in expressions.columns_of(self.tree):
+            if name not in columns:
+                raise ColumnNotFoundError.of(name, columns, where="Filter")
+        return {name: (name,) for name in columns}
+
+    def reads(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        return expressions.columns_of(self.tree)
+
+    def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
+        assert isinstance(self.f, pl.Expr)
+        return frame.filter(self.f)
+
+
+@OPS.register()
+@dataclass(frozen=True, kw_only=True)
+class Dropna(FrameOp):
+    """The rows in which none of the columns is null or NaN."""
+
+    @property
+    def rows(self) -> Literal["same", "fewer"]:
+        return "fewer"
+
+    def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
+        types = frame.select(columns).collect_schema()
+        present = [
+            pl.col(name).is_not_null() & (pl.col(name).is_not_nan() if types[name].is_float() else True)
+            for name in columns
+        ]
+        return frame.filter(pl.all_horizontal(present))
+
+
+class _Columns:
+    """The columns of a row as expressions: `row["rating"]`."""
+
+    def __getitem__(self, name: str) -> pl.Expr:
+        return pl.col(name)

@@ -1,0 +1,196 @@
+"""A graph as a list of steps, each after those it needs, and how a frame runs through it.
+
+A column at some place of the graph is a `Ref`: the step that makes it (0: the data) and its name. All of them live side
+by side in one lazy frame, so a node shared by several outputs runs once and Polars sees one plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from falconet.compute.executor import ROW
+from falconet.errors import ConfigError, SchemaError
+from falconet.etl.op import ColumnOp, FrameOp, Group, KeyedOp, Op
+from falconet.etl.types import column_of
+from falconet.schema import Column
+
+Ref = tuple[int, str]
+Bound = tuple[tuple[Group, Op], ...]
+"""What a step applies: operators that are fitted, each with the input columns it is for."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator on some columns. `id` stays the same when a plan is pruned."""
+
+    id: int
+    op: Op
+    inputs: tuple[Ref, ...]
+    states: tuple[Group, ...] = ()
+    """The groups of columns that a statistic has one state for each."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for _, name in self.inputs)
+
+    @property
+    def makes(self) -> dict[str, tuple[str, ...]]:
+        """The output columns that are not inputs left as they are, each with the inputs it is made from."""
+        untouched = self.op.untouched(self.names)
+        return {name: made_from for name, made_from in self.op.sources(self.names).items() if name not in untouched}
+
+    def ref(self, name: str) -> Ref:
+        """Where an input column comes from."""
+        return next(ref for ref in self.inputs if ref[1] == name)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in an order in which they can run, and the columns that come out."""
+
+    steps: tuple[Step, ...]
+    outputs: tuple[tuple[str, Ref], ...]
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The columns of the data that are needed."""
+        refs = [ref for step in self.steps for ref in step.inputs] + [ref for _, ref in self.outputs]
+        return tuple(dict.fromkeys(name for id, name in refs if id == 0))
+
+    def only(self, names: Iterable[str]) -> Plan:
+        """What the named outputs need, and no more."""
+        outputs = dict(self.outputs)
+        return _prune(self.steps, tuple((name, outputs[name]) for name in names))
+
+    def part_of(self, refs: Iterable[Ref]) -> Plan:
+        """What some columns need; the outputs are named by `label`."""
+        return _prune(self.steps, tuple((label(ref), ref) for ref in refs))
+
+
+def _prune(steps: tuple[Step, ...], outputs: tuple[tuple[str, Ref], ...]) -> Plan:
+    """The steps and columns that `outputs` need, with those that decide which rows there are."""
+    wanted = {ref for _, ref in outputs}
+    kept = []
+    for step in reversed(steps):
+        needed = {name for out, names in step.makes.items() if (step.id, out) in wanted for name in names}
+        if not needed:
+            continue
+        if step.op.rows == "fewer":
+            assert isinstance(step.op, FrameOp)
+            needed.update(step.op.reads(step.names))
+        inputs = tuple(ref for ref in step.inputs if ref[1] in needed)
+        kept.append(replace(step, inputs=inputs, states=tuple(g for g in step.states if needed & set(g))))
+        wanted.update(inputs)
+    return Plan(tuple(reversed(kept)), outputs)
+
+
+def label(ref: Ref) -> str:
+    """The name of a column inside the frame that runs through the plan."""
+    return f"{ref[0]}/{ref[1]}"
+
+
+@dataclass(frozen=True)
+class Described:
+    """A lazy frame in the middle of a plan, and what its columns are."""
+
+    frame: pl.LazyFrame
+    columns: Mapping[Ref, Column]
+
+    def select(self, outputs: Iterable[tuple[str, Ref]]) -> pl.LazyFrame:
+        """Some of the columns, under their outer names, and the row numbers if they are there."""
+        row = [pl.col(ROW)] if ROW in self.frame.collect_schema() else []
+        return self.frame.select(*(pl.col(label(ref)).alias(name) for name, ref in outputs), *row)
+
+
+def run(
+    plan: Plan, bound: Mapping[int, Bound], frame: pl.LazyFrame, given: Mapping[str, Column], *, keep: bool = False
+) -> Described:
+    """`frame` through all steps. `given` describes the data's columns; `__row__`, where it is there, stays.
+    Columns that no later step needs are dropped, unless `keep`.
+
+    Raises SchemaError where an operator does not fit the types of its columns. Reads nothing.
+    """
+    row = [pl.col(ROW)] if ROW in frame.collect_schema() else []
+    state = Described(
+        frame.select(*row, *(pl.col(name).alias(label((0, name))) for name in plan.input_columns)),
+        {(0, name): given[name] for name in plan.input_columns},
+    )
+    for i, step in enumerate(plan.steps):
+        after = plan.steps if keep else plan.steps[i + 1 :]
+        later = {ref for s in after for ref in s.inputs} | {ref for _, ref in plan.outputs}
+        try:
+            for group, op in bound[step.id]:
+                if names := tuple(name for name in group if name in step.names):
+                    state = _apply(state, step, op, names, later)
+        except pl.exceptions.PolarsError as error:
+            raise SchemaError(f"{_where(step)}: {str(error).partition(chr(10))[0]}") from error
+    return state
+
+
+def _apply(state: Described, step: Step, op: Op, group: Group, later: set[Ref]) -> Described:
+    inputs = {name: replace(state.columns[step.ref(name)], name=name) for name in group}
+    if isinstance(op, ColumnOp):
+        exprs = [
+            op.expr(pl.col(label(step.ref(name))), column).alias(label((step.id, name)))
+            for name, column in inputs.items()
+        ]
+        frame = state.frame.with_columns(exprs)
+        schema = frame.collect_schema()
+        made = {}
+        for name, column in inputs.items():
+            typed = column_of(name, schema[label((step.id, name))])
+            made[(step.id, name)] = op.describe(replace(column, dtype=typed.dtype, list=typed.list))
+        return Described(frame, {**state.columns, **made})
+    if not isinstance(op, FrameOp):
+        raise ConfigError(f"`{type(op).__name__}` is neither a ColumnOp nor a FrameOp", hint="subclass one of them")
+    frame = state.frame.with_columns(pl.col(label(step.ref(name))).alias(name) for name in group)
+    frame = _keyed(op, frame, group) if isinstance(op, KeyedOp) else op.apply(frame, group)
+    untouched = op.untouched(group)
+    sources = {name: made_from for name, made_from in op.sources(group).items() if name not in untouched}
+    frame = frame.with_columns(pl.col(name).alias(label((step.id, name))) for name in sources)
+    kept = [label(ref) for ref in (*state.columns, *((step.id, name) for name in sources)) if ref in later]
+    schema = frame.collect_schema()
+    columns = {}
+    for name, made_from in sources.items():
+        typed = column_of(name, schema[label((step.id, name))])
+        if name in inputs:
+            columns[name] = replace(inputs[name], dtype=typed.dtype, list=typed.list)
+        else:
+            raw = dict.fromkeys(x for source in made_from for x in inputs[source].source)
+            columns[name] = replace(typed, source=tuple(raw))
+    described = op.describe(inputs, columns)
+    row = [ROW] if ROW in schema else []
+    return Described(
+        frame.select(*row, *kept),
+        {ref: c for ref, c in state.columns.items() if ref in later}
+        | {(step.id, name): described[name] for name in sources if (step.id, name) in later},
+    )
+
+
+def _keyed(op: KeyedOp, frame: pl.LazyFrame, group: Group) -> pl.LazyFrame:
+    """A keyed operator on a frame that has all rows of every key: sorted for it, and back in order after it."""
+    return op.apply(frame.sort(*op.order, ROW, maintain_order=True), group).sort(ROW)
+
+
+def _where(step: Step) -> str:
+    return f"`{type(step.op).__name__}` on {', '.join(f'`{name}`' for name in step.names)}"
+
+
+def outputs_of(plan: Plan, state: Described) -> dict[str, Column]:
+    """The descriptions of what comes out, under their outer names."""
+    return {name: replace(state.columns[ref], name=name) for name, ref in plan.outputs}
+
+
+def numbered(frame: pl.LazyFrame, ops: Iterable[Op]) -> pl.LazyFrame:
+    """The frame with row numbers, where an operator asks for them and it has none."""
+    if not asks_row(ops) or ROW in frame.collect_schema():
+        return frame
+    return frame.with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.UInt64))
+
+
+def asks_row(ops: Iterable[Op]) -> bool:
+    """Whether one of the operators needs row numbers."""
+    return any("row" in op.needs for op in ops)

@@ -1,0 +1,283 @@
+"""What flows between operators: columns, and how they are put together. Nodes are immutable.
+
+["a", "b"] >> op      then          a node shared by several outputs runs once
+x + y, [x, y]         and           x - ["a"]  without          x["a"], x[["a", "b"]]  select
+[["a", "b"], "c"]     a nested list is a column group: Categorify gives it one vocabulary
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from falconet.errors import ColumnNotFoundError, ConfigError
+from falconet.schema import Column
+
+if TYPE_CHECKING:
+    from falconet.etl.op import Op
+
+Origin = tuple["Node | None", str]
+"""Who makes a column, and under which name; None for a column of the data."""
+Raw = Mapping[str, Column]
+
+
+class Node(ABC):
+    """Columns at some place of the graph."""
+
+    @abstractmethod
+    def trace(self, raw: Raw | None) -> dict[str, Origin] | None:
+        """Its columns and who makes them. Without the data's columns: None where tags or "*" leave that open."""
+
+    @abstractmethod
+    def groups(self, raw: Raw | None) -> tuple[tuple[str, ...], ...]:
+        """Its columns, those of a group together. Only where `trace` is not None."""
+
+    @property
+    @abstractmethod
+    def lineage(self) -> tuple[Node, ...]:
+        """The operators on the way here after which there may be fewer rows."""
+
+    @cached_property
+    def columns(self) -> tuple[str, ...] | None:
+        """The names, where they are known without data."""
+        found = self.trace(None)
+        return None if found is None else tuple(found)
+
+    def __rshift__(self, op: Op) -> Node:
+        if isinstance(op, type):
+            raise ConfigError(f"`>> {op.__name__}` is a class", hint=f"write `>> {op.__name__}(...)`")
+        if not hasattr(op, "sources"):
+            raise ConfigError(f"`>>` needs an operator, not {op!r}", hint="operators are in `falconet.ops`")
+        return Applied(self, op)
+
+    def __add__(self, other: Any) -> Node:
+        return Joined.of(self, as_node(other))
+
+    def __radd__(self, other: Any) -> Node:
+        return Joined.of(as_node(other), self)
+
+    def __sub__(self, names: str | Iterable[str]) -> Node:
+        return Picked(self, _names(names), keep=False).checked()
+
+    def __getitem__(self, names: str | Iterable[Any]) -> Node:
+        return Picked(self, _names(names), keep=True).checked()
+
+
+@dataclass(frozen=True)
+class ColumnSelector(Node):
+    """Columns of the data: by name, by any of some tags, or `"*"` for all.
+
+    >>> ColumnSelector(["age", ["user", "friend"]]).columns
+    ('age', 'user', 'friend')
+    """
+
+    names: Any = ()
+    tags: Any = ()
+
+    def __post_init__(self) -> None:
+        names = self.names if self.names == "*" else _names(self.names)
+        tags = (self.tags,) if isinstance(self.tags, str) else tuple(self.tags)
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "tags", tuple(sorted(str(tag) for tag in tags)))
+        if not names and not tags:
+            raise ConfigError("a selection of no columns", hint='give names, `tags=`, or "*"')
+        if names and tags:
+            raise ConfigError("a selection by names and by tags", hint="add two selections: ColumnSelector + ...")
+        flat = [] if names == "*" else _flat(names)
+        if twice := {name for name in flat if flat.count(name) > 1}:
+            raise ConfigError(f"column `{min(twice)}` is selected twice")
+
+    def __str__(self) -> str:
+        if self.tags:
+            return f"columns tagged {' or '.join(self.tags)}"
+        return "all columns" if self.names == "*" else str(list(self.names))
+
+    def trace(self, raw: Raw | None) -> dict[str, Origin] | None:
+        found = self.groups(raw) if raw is not None or self._is_known else None
+        return None if found is None else {name: (None, name) for group in found for name in group}
+
+    def groups(self, raw: Raw | None) -> tuple[tuple[str, ...], ...]:
+        if self._is_known:
+            groups = tuple((name,) if isinstance(name, str) else name for name in self.names)
+            for name in (n for group in groups for n in group if raw is not None and n not in raw):
+                raise ColumnNotFoundError.of(name, raw or (), where="the data")
+            return groups
+        assert raw is not None
+        names = [n for n, c in raw.items() if self.names == "*" or set(self.tags) & c.tags]
+        if not names:
+            raise ColumnNotFoundError(f"the data has no {self}", hint=f"it has {', '.join(raw)}")
+        return tuple((name,) for name in names)
+
+    @property
+    def lineage(self) -> tuple[Node, ...]:
+        return ()
+
+    @property
+    def _is_known(self) -> bool:
+        return not self.tags and self.names != "*"
+
+
+@dataclass(frozen=True, eq=False)
+class Applied(Node):
+    """Columns that passed through an operator."""
+
+    input: Node
+    op: Op
+
+    def __str__(self) -> str:
+        return f"{self.input} >> {type(self.op).__name__}"
+
+    def __post_init__(self) -> None:
+        self.trace(None)  # an operator that does not fit its columns says so now
+
+    def trace(self, raw: Raw | None) -> dict[str, Origin] | None:
+        found = self.input.trace(raw)
+        if found is None:
+            return None
+        names = tuple(found)
+        untouched = self.op.untouched(names)
+        return {name: found[name] if name in untouched else (self, name) for name in self.op.sources(names)}
+
+    def groups(self, raw: Raw | None) -> tuple[tuple[str, ...], ...]:
+        return _regroup(self.input.groups(raw), self.trace(raw) or {})
+
+    @property
+    def lineage(self) -> tuple[Node, ...]:
+        return (*self.input.lineage, self) if self.op.rows == "fewer" else self.input.lineage
+
+
+@dataclass(frozen=True, eq=False)
+class Joined(Node):
+    """The columns of several nodes side by side."""
+
+    inputs: tuple[Node, ...]
+
+    @classmethod
+    def of(cls, *nodes: Node) -> Node:
+        flat = [inner for node in nodes for inner in (node.inputs if isinstance(node, cls) else (node,))]
+        node = cls(tuple(flat))
+        node.lineage  # noqa: B018  both checks at once, where the user's line is
+        node.trace(None)
+        return node
+
+    def __str__(self) -> str:
+        return " + ".join(f"({node})" for node in self.inputs)
+
+    def trace(self, raw: Raw | None) -> dict[str, Origin] | None:
+        made: dict[str, tuple[Origin, Node]] = {}
+        known = True
+        for node in self.inputs:
+            found = node.trace(raw)
+            if found is None:
+                known = False
+                continue
+            for name, origin in found.items():
+                if name in made and made[name][0] != origin:
+                    raise ConfigError(
+                        f"both `{made[name][1]}` and `{node}` produce a column `{name}`",
+                        hint="drop one with `- [...]`, or `>> Rename(...)` it",
+                    )
+                made.setdefault(name, (origin, node))
+        return {name: origin for name, (origin, _) in made.items()} if known else None
+
+    def groups(self, raw: Raw | None) -> tuple[tuple[str, ...], ...]:
+        seen: set[str] = set()
+        groups = []
+        for group in (group for node in self.inputs for group in node.groups(raw)):
+            fresh = tuple(name for name in group if name not in seen)
+            seen.update(fresh)
+            if fresh:
+                groups.append(fresh)
+        return tuple(groups)
+
+    @property
+    def lineage(self) -> tuple[Node, ...]:
+        first = self.inputs[0]
+        for node in self.inputs[1:]:
+            if node.lineage != first.lineage:
+                raise ConfigError(
+                    f"`{first}` and `{node}` may have different rows and cannot stand side by side",
+                    hint="put the operator that drops rows before the branches part",
+                )
+        return first.lineage
+
+
+@dataclass(frozen=True, eq=False)
+class Picked(Node):
+    """Some of a node's columns, or all but some."""
+
+    input: Node
+    names: tuple[Any, ...]
+    keep: bool
+
+    def checked(self) -> Node:
+        """Itself, once the names are known to be right."""
+        self.trace(None)
+        return self
+
+    def __str__(self) -> str:
+        return f"({self.input}){list(self.names)}" if self.keep else f"({self.input}) - {list(self.names)}"
+
+    def trace(self, raw: Raw | None) -> dict[str, Origin] | None:
+        found = self.input.trace(raw)
+        if found is None:
+            return None
+        names = _flat(self.names)
+        for name in names:
+            if name not in found:
+                raise ColumnNotFoundError.of(name, found, where=f"`{self.input}`")
+        kept = names if self.keep else [name for name in found if name not in names]
+        if not kept:
+            raise ConfigError(f"`{self}` leaves no columns")
+        return {name: found[name] for name in kept}
+
+    def groups(self, raw: Raw | None) -> tuple[tuple[str, ...], ...]:
+        if self.keep and any(not isinstance(name, str) for name in self.names):
+            return tuple((name,) if isinstance(name, str) else name for name in self.names)
+        return _regroup(self.input.groups(raw), self.trace(raw) or {})
+
+    @property
+    def lineage(self) -> tuple[Node, ...]:
+        return self.input.lineage
+
+
+def as_node(value: Any) -> Node:
+    """A node from what stands on the left of `>>`: a name, a list (nested: a group; nodes: side by side), a node."""
+    if isinstance(value, Node):
+        return value
+    if isinstance(value, str):
+        return ColumnSelector(value if value == "*" else [value])
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError(f"columns are a name, a list of names or a node, not {value!r}")
+    if not any(isinstance(x, Node) for x in value):
+        return ColumnSelector(value)
+    return Joined.of(*(x if isinstance(x, Node) else ColumnSelector([x]) for x in value))
+
+
+def _names(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        return (value,)
+    names = tuple(name if isinstance(name, str) else tuple(name) for name in value)
+    for name in _flat(names):
+        if not isinstance(name, str):
+            raise ConfigError(f"a column name is a string, not {name!r}", hint="groups are nested one level deep")
+    return names
+
+
+def _flat(names: Iterable[Any]) -> list[str]:
+    return [n for name in names for n in ((name,) if isinstance(name, str) else name)]
+
+
+def _regroup(groups: tuple[tuple[str, ...], ...], names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """The groups among `names`, and what is in no group alone; in the order of `names`."""
+    home = {name: group for group in groups for name in group}
+    left = list(names)
+    out = []
+    while left:
+        group = tuple(n for n in home.get(left[0], (left[0],)) if n in left)
+        out.append(group)
+        left = [n for n in left if n not in group]
+    return tuple(out)

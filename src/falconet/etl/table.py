@@ -1,0 +1,75 @@
+"""Frames of any make as Polars frames, and values of one type compared with those of another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from falconet.errors import DataError, SchemaError
+from falconet.etl.dataset import Dataset
+
+
+def as_frame(data: Any) -> pl.DataFrame:
+    """A Polars frame from Polars, pandas, Arrow, a Dataset, or a path. A pandas index is not data and is dropped."""
+    if isinstance(data, pl.DataFrame):
+        return data
+    if isinstance(data, pl.LazyFrame):
+        return data.collect()
+    if isinstance(data, (str, Path)):
+        data = Dataset(data)
+    if isinstance(data, Dataset):
+        return data.scan().collect()
+    if isinstance(data, (pa.Table, pa.RecordBatch)):
+        frame = pl.from_arrow(data)
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+    if type(data).__module__.partition(".")[0] == "pandas":
+        return pl.from_pandas(data)
+    raise DataError(
+        f"a {type(data).__name__} is no table", hint="a Polars, pandas or Arrow frame, a Dataset, or a path to files"
+    )
+
+
+def plain(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """Categories as strings: their codes are an accident of the file."""
+    schema = frame.collect_schema()
+    exprs = []
+    for name, dtype in schema.items():
+        if isinstance(dtype, (pl.Categorical, pl.Enum)):
+            exprs.append(pl.col(name).cast(pl.String))
+        elif isinstance(dtype, pl.List) and isinstance(dtype.inner, (pl.Categorical, pl.Enum)):
+            exprs.append(pl.col(name).cast(pl.List(pl.String)))
+    return frame.with_columns(exprs) if exprs else frame
+
+
+def flatten(x: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """The elements of a list column in one column, without anything for empty and null lists; other columns as they are."""
+    if isinstance(dtype, pl.Array):
+        x, dtype = x.arr.to_list(), pl.List(dtype.inner)
+    return x.list.explode(empty_as_null=False, keep_nulls=False) if isinstance(dtype, pl.List) else x
+
+
+def matching(x: pl.Expr, given: pl.DataType, known: pl.DataType, name: str) -> pl.Expr:
+    """`x` of type `given` as values of type `known`, null where there is no equal one.
+
+    A float 3.0 is the integer 3, 3.5 and NaN are none. Raises SchemaError for types that have no equal values.
+    """
+    if given == known:
+        return x.fill_nan(None) if given.is_float() else x
+    if given == pl.Null or (given.is_integer() and known.is_integer()):
+        return x.cast(known, strict=False)
+    if given.is_integer() and known.is_float():
+        cast = x.cast(known)
+        return pl.when(cast.cast(given, strict=False) == x).then(cast)
+    if given.is_float() and known.is_integer():
+        cast = x.cast(known, strict=False)
+        return pl.when(cast.cast(given) == x).then(cast)
+    if given.is_float() and known.is_float():
+        cast = x.cast(known)
+        return pl.when(cast.cast(given) == x).then(cast).fill_nan(None)
+    if given.is_temporal() and known.is_temporal() or isinstance(given, (pl.Categorical, pl.Enum)):
+        return x.cast(known)
+    raise SchemaError(f"`{name}` is {given} here and {known} there", hint="cast one of them: no value could be equal")

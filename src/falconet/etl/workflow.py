@@ -1,0 +1,308 @@
+"""Workflow: a graph that has not seen data. `fit` gives a FittedWorkflow, which has, and never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, overload
+
+import polars as pl
+
+from falconet import ops as _ops
+from falconet.compute.executor import ROW, Executor, Part
+from falconet.compute.local import LocalExecutor
+from falconet.errors import ColumnNotFoundError, ConfigError, DataError
+from falconet.etl import store
+from falconet.etl.dataset import Dataset
+from falconet.etl.fit import Inputs, States, bind, dry_fit, empty, fit, gather, ops_of
+from falconet.etl.graph import as_node, compile_graph, operators_of
+from falconet.etl.online import Online
+from falconet.etl.op import KeyedOp, StatOp
+from falconet.etl.plan import Bound, Plan, asks_row, numbered, outputs_of, run
+from falconet.etl.table import as_frame, plain
+from falconet.etl.types import column_of
+from falconet.etl.writer import ROW_GROUP, Shuffle, write
+from falconet.io.artifact import write_artifact
+from falconet.io.footer import read_schema
+from falconet.progress import note
+from falconet.schema import Column, Schema
+
+KIND = "workflow"
+assert _ops.OPS  # the operators that saved workflows name are registered by their import
+
+
+class Workflow:
+    """A plan of operators: `Workflow(["userId"] >> ops.Categorify())`, or a list of such nodes.
+
+    >>> from falconet import ops
+    >>> fitted = Workflow(["age"] >> ops.FillMissing(fill_val=1)).fit(Dataset(pl.DataFrame({"age": [7, None]})))
+    >>> fitted.transform(pl.DataFrame({"age": [None, 3]}))["age"].to_list()
+    [1, 3]
+    """
+
+    def __init__(self, output: Any) -> None:
+        self._output = as_node(output)
+        for op in operators_of(self._output):
+            store.check(op)
+
+    def fit(self, dataset: Dataset, executor: Executor | None = None) -> FittedWorkflow:
+        """What the data says, as a new object; the same bits however the data is cut and whoever does the work.
+
+        Raises SchemaError for columns that are missing or do not fit before any data is read, DataError for data without
+        rows where there is something to learn.
+        """
+        plan, inputs = self._plan(dataset)
+        dry_fit(plan, inputs)
+        if dataset.rows == 0 and any(isinstance(step.op, StatOp) for step in plan.steps):
+            raise DataError("cannot fit on no rows", hint="the data set has no row to learn from")
+        states = fit(plan, dataset.parts(), inputs, executor or LocalExecutor())
+        return FittedWorkflow(plan=plan, inputs=inputs, states=states, fitted_on=dataset.fingerprint, executor=executor)
+
+    def fit_transform(self, dataset: Dataset, executor: Executor | None = None) -> Transformed:
+        """`fit`, then `transform` of the same data."""
+        return self.fit(dataset, executor).transform(dataset)
+
+    def describe(self, dataset: Dataset) -> Schema:
+        """The schema of the outputs for this data, without reading it. Cardinalities, which only data tells, are None."""
+        plan, inputs = self._plan(dataset)
+        fitted = FittedWorkflow(plan=plan, inputs=inputs, states=dry_fit(plan, inputs))
+        made = {name for name, ref in plan.outputs if ref[0] != 0}
+        return Schema(tuple(replace(c, cardinality=None) if c.name in made else c for c in fitted.schema))
+
+    def _plan(self, dataset: Dataset) -> tuple[Plan, dict[str, Column]]:
+        if not isinstance(dataset, Dataset):
+            raise ConfigError(f"fit needs a Dataset, not a {type(dataset).__name__}", hint="fit(Dataset(...))")
+        raw = describe_data(dataset)
+        plan = compile_graph(self._output, raw)
+        return plan, {name: raw[name] for name in plan.input_columns}
+
+    @staticmethod
+    def load(path: str | Path) -> FittedWorkflow:
+        """The saved workflow: `FittedWorkflow.load`."""
+        return FittedWorkflow.load(path)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FittedWorkflow:
+    """A workflow that has seen data: `transform`, `save`, `prune`, `online`."""
+
+    plan: Plan
+    inputs: Inputs
+    states: States
+    fitted_on: str | None = None
+    executor: Executor | None = None
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The columns that a transform needs."""
+        return self.plan.input_columns
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The columns that come out of data like that of the fit."""
+        return self._schema_for(self.inputs)
+
+    @overload
+    def transform(self, data: Dataset, *, out_of_fold: bool = True) -> Transformed: ...
+
+    @overload
+    def transform(self, data: Any, *, out_of_fold: bool = True) -> pl.DataFrame: ...
+
+    def transform(self, data: Any, *, out_of_fold: bool = True) -> Transformed | pl.DataFrame:
+        """A Dataset lazily; a frame (Polars, LazyFrame, pandas, Arrow) at once, as a Polars frame in the same order.
+
+        On the very data of the fit, operators that have them use statistics that leave a row's own fold out;
+        `out_of_fold=False` turns that off. Raises ColumnNotFoundError and SchemaError before data is read.
+        """
+        if isinstance(data, Dataset):
+            own = out_of_fold and data.fingerprint == self.fitted_on
+            names = [type(s.op).__name__ for s in self.plan.steps if isinstance(s.op, StatOp) and s.op.is_out_of_fold]
+            if own and names:
+                note(f"transform: this is the data of the fit, so {', '.join(names)} leaves out each row's own fold")
+            bound = bind(self.plan, self.states, fitted_data=True) if own and names else self._bound
+            return Transformed(self, data, bound, self._given(describe_data(data)))
+        frame = data if isinstance(data, pl.LazyFrame) else as_frame(data).lazy()
+        given = self._given(described(frame.collect_schema(), self.input_columns))
+        frame = numbered(plain(frame.drop(ROW, strict=False)), ops_of(self._bound))
+        try:
+            made = run(self.plan, self._bound, frame, given).select(self.plan.outputs)
+            return made.drop(ROW, strict=False).collect()
+        except pl.exceptions.PolarsError as error:
+            raise DataError(f"the frame cannot be transformed: {str(error).partition(chr(10))[0]}") from error
+
+    def prune(
+        self, outputs: Iterable[str] | None = None, *, tags: Iterable[str] | None = None, without: Iterable[str] = ()
+    ) -> FittedWorkflow:
+        """What the named outputs, or those with any of the tags, need: the label off, the user part, the item part.
+
+        `without` leaves out further outputs. Raises ColumnNotFoundError for a name that no output has.
+        """
+        names = list(self.schema.names)
+        if outputs is not None and tags is not None:
+            raise ConfigError("prune by names and by tags", hint="give `outputs` or `tags`")
+        if outputs is not None:
+            wanted = [outputs] if isinstance(outputs, str) else list(outputs)
+            for name in wanted:
+                if name not in names:
+                    raise ColumnNotFoundError.of(name, names, where="the workflow's output")
+            names = wanted
+        if tags is not None:
+            asked = {str(tag) for tag in ([tags] if isinstance(tags, str) else tags)}
+            names = [column.name for column in self.schema if column.tags & asked]
+        names = [name for name in names if name not in set(without)]
+        if not names:
+            raise ConfigError("pruning leaves no outputs", hint=f"the workflow has {', '.join(self.schema.names)}")
+        plan = self.plan.only(names)
+        keys = {(step.id, group) for step in plan.steps for group in step.states}
+        return replace(
+            self,
+            plan=plan,
+            inputs={name: self.inputs[name] for name in plan.input_columns},
+            states={key: state for key, state in self.states.items() if key in keys},
+        )
+
+    def online(self) -> Online:
+        """The workflow for a few rows at a time, in plain Python."""
+        return Online(self.plan, self._bound, self.inputs)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write a folder that can be moved and is read without running code: graph.json and Parquet."""
+        with write_artifact(path, KIND, overwrite=overwrite) as draft:
+            store.save(draft.path, self.plan, self.inputs, self.states, self.fitted_on)
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> FittedWorkflow:
+        """Read a saved workflow. Raises ArtifactError for what is missing, damaged, of another format, or unsafe."""
+        plan, inputs, states, fitted_on = store.load(Path(path))
+        return cls(plan=plan, inputs=inputs, states=states, fitted_on=fitted_on)
+
+    @cached_property
+    def _bound(self) -> dict[int, Bound]:
+        return bind(self.plan, self.states)
+
+    def _given(self, found: Mapping[str, Column]) -> dict[str, Column]:
+        """The data's columns that are needed, as the fit described them but with the types they have here."""
+        for name in self.input_columns:
+            if name not in found:
+                raise ColumnNotFoundError.of(name, found, where="the data to transform")
+        return {
+            name: replace(self.inputs[name], dtype=found[name].dtype, list=found[name].list)
+            for name in self.input_columns
+        }
+
+    def _schema_for(self, given: Inputs) -> Schema:
+        frame = numbered(empty(given), ops_of(self._bound))
+        state = run(self.plan, self._bound, frame, given)
+        return Schema(tuple(outputs_of(self.plan, state).values()))
+
+    def __repr__(self) -> str:
+        return f"FittedWorkflow({', '.join(self.input_columns)} -> {', '.join(name for name, _ in self.plan.outputs)})"
+
+
+class Transformed:
+    """A data set as a workflow transforms it; nothing is read before `collect` or `to_parquet`."""
+
+    def __init__(self, fitted: FittedWorkflow, dataset: Dataset, bound: Mapping[int, Bound], given: Inputs) -> None:
+        self._fitted, self._dataset, self._bound, self._given = fitted, dataset, bound, given
+        self.schema: Schema = fitted._schema_for(given)
+
+    def collect(self, executor: Executor | None = None) -> pl.DataFrame:
+        """All rows in memory, in order."""
+        executor = executor or self._fitted.executor or LocalExecutor()
+        frames = executor.map(_Collect(self._of_part(executor)), self._dataset.parts())
+        return pl.concat(frames)
+
+    def to_parquet(
+        self,
+        out: str | Path,
+        *,
+        shuffle: Shuffle = Shuffle.NONE,
+        seed: int = 0,
+        output_files: int | None = None,
+        out_files_per_proc: int | None = None,
+        row_group_size: int = ROW_GROUP,
+        executor: Executor | None = None,
+        overwrite: bool = False,
+        parents: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Write a folder of Parquet files with the schema in their footers, whole or not at all; the folder.
+
+        The settings are those of `etl.writer.write`; without an `executor` the one of the fit does the work.
+        """
+        executor = executor or self._fitted.executor or LocalExecutor()
+        return write(
+            self._dataset.parts(),
+            self._of_part(executor),
+            out,
+            schema=self.schema,
+            shuffle=shuffle,
+            seed=seed,
+            output_files=output_files,
+            out_files_per_proc=out_files_per_proc,
+            row_group_size=row_group_size,
+            executor=executor,
+            overwrite=overwrite,
+            parents=parents,
+            extra=extra,
+        )
+
+    def _of_part(self, executor: Executor) -> TransformPart:
+        """The function of one part. Keyed operators need all parts, so they run before it."""
+        plan, bound, parts = self._fitted.plan, dict(self._bound), self._dataset.parts()
+        for step in plan.steps:
+            if isinstance(step.op, KeyedOp):
+                bound[step.id] = gather(plan, step, bound, parts, self._given, executor)
+        return TransformPart(plan, bound, self._given)
+
+    def __repr__(self) -> str:
+        return f"Transformed({self._dataset.rows:,} rows, columns {', '.join(self.schema.names)})"
+
+
+@dataclass(frozen=True)
+class TransformPart:
+    """A part's rows (with `__row__`) to the outputs (with `__row__`)."""
+
+    plan: Plan
+    bound: Mapping[int, Bound]
+    given: Inputs
+
+    def __call__(self, frame: pl.LazyFrame) -> pl.LazyFrame:
+        return run(self.plan, self.bound, plain(frame), self.given).select(self.plan.outputs)
+
+
+@dataclass(frozen=True)
+class _Collect:
+    """A part's outputs in memory."""
+
+    transform: TransformPart
+
+    def __call__(self, part: Part) -> pl.DataFrame:
+        asked = asks_row(ops_of(self.transform.bound))
+        try:
+            return self.transform(part.scan(row_numbers=asked)).drop(ROW, strict=False).collect()
+        except pl.exceptions.PolarsError as error:
+            raise DataError(f"`{part.path}`: {str(error).partition(chr(10))[0]}") from error
+
+
+def describe_data(dataset: Dataset) -> dict[str, Column]:
+    """The data's columns: tags and sizes from the footer where falconet wrote it, else from the types alone."""
+    known = read_schema(dataset.parts()[0].path)
+    found = described(dataset.schema, dataset.schema)
+    return {
+        name: replace(known[name], dtype=column.dtype, list=column.list, source=(name,)) if name in known else column
+        for name, column in found.items()
+    }
+
+
+def described(schema: pl.Schema, names: Sequence[str] | Iterable[str]) -> dict[str, Column]:
+    """The columns of these names that are there, by their types; what no schema can describe is left out."""
+    found = {}
+    for name in names:
+        if name in schema:
+            column = column_of(name, schema[name])
+            found[name] = replace(column, source=(name,))
+    return found

@@ -52,7 +52,7 @@ def write_users(fitted: FittedWorkflow, train: Dataset, test: Dataset, columns: 
     codes = fitted.prune(outputs=[user, item])
 
     def coded(data: Dataset) -> pl.DataFrame:
-        raw = data.scan().select(dict.fromkeys([user, item, *order])).collect()
+        raw = data.scan().select(user, item, *order).collect()
         both = codes.transform(raw.select(user, item))
         return pl.concat(
             [both.select(pl.col(user).alias("user_code"), pl.col(item).alias("item_code")), raw], how="horizontal"
@@ -64,7 +64,7 @@ def write_users(fitted: FittedWorkflow, train: Dataset, test: Dataset, columns: 
         .group_by(user, maintain_order=True)
         .agg(pl.col("user_code").first(), seen=pl.col("item_code"))
     )
-    unknown = 2  # codes up to this one are padding, null and out of vocabulary
+    unknown = 1 + (fitted.schema[item].oov or 1)  # up to this code: padding, null, out of vocabulary
     relevant = (
         coded(test)
         .group_by(user, maintain_order=True)

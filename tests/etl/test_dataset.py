@@ -1,4 +1,4 @@
-"""A data set is the same rows whatever it comes from and however it is cut; what is wrong is said before data is read."""
+"""A data set is the same rows from anything and however it is cut; what is wrong is said before data is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 import polars as pl
-import pyarrow as pa
 import pytest
 from polars.testing import assert_frame_equal
 

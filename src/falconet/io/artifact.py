@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -18,6 +20,7 @@ from falconet.errors import ArtifactError, FalconetError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+_drafts: set[Path] = set()  # folders this process is writing
 _BASE_KEYS = {"kind", "format", "falconet", "files", "parents"}
 
 
@@ -52,10 +55,12 @@ def write_artifact(
 ) -> Iterator[Draft]:
     """Write a folder aside and rename it when the block ends well. An exception leaves what was there before.
 
-    Raises ArtifactError when `path` exists and `overwrite` is false, before anything is written.
+    What a killed writer of the same folder left behind is removed. Raises ArtifactError when `path` exists and
+    `overwrite` is false, before anything is written.
     """
     path = Path(path).absolute()
     settle(path)
+    _sweep(path)
     if path.exists() and not overwrite:
         raise ArtifactError(f"`{path}` exists already", hint="choose another folder, or overwrite=True")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,12 +70,14 @@ def write_artifact(
         dict(extra or {}),
     )
     draft.path.mkdir()
+    _drafts.add(draft.path)
     try:
         yield draft
         seal(draft.path, kind, parents=draft.parents, extra=draft.extra)
         _replace(draft.path, path)
     finally:
         shutil.rmtree(draft.path, ignore_errors=True)
+        _drafts.discard(draft.path)
 
 
 def seal(
@@ -195,6 +202,29 @@ def settle(path: Path) -> None:
             shutil.rmtree(old)
         else:
             old.rename(path)
+
+
+def _sweep(path: Path) -> None:
+    """Remove drafts of this folder whose writer is gone: a process that has ended, or an earlier one of our number."""
+    for left in path.parent.glob(f".tmp-{glob.escape(path.name)}-*"):
+        found = re.fullmatch(r"-(\d+)-[0-9a-f]{8}", left.name.removeprefix(f".tmp-{path.name}"))
+        if found and left.is_dir() and left not in _drafts and not _runs(int(found[1])):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    """Whether another process with this number runs. On Windows, where one cannot ask without harm: always."""
+    if pid == os.getpid():
+        return False
+    if os.name == "nt":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def falconet_version() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,8 @@ from falconet.errors import ConfigError
 
 if TYPE_CHECKING:
     from falconet.serve.recommender import Recommendation
+
+PIPED_WIDTH = 120  # columns of the table where there is no terminal to ask
 
 
 def recommend(
@@ -57,7 +60,8 @@ def show(answer: Recommendation) -> None:
     for item in answer.items:
         first = f"{item.retriever_score:.3f} (#{item.retriever_rank})"
         table.add_row(str(item.rank), str(item.item_id), item.title, first, f"{item.score:.3f}", item.reason)
-    console = Console(highlight=False, markup=False)
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    console = Console(highlight=False, markup=False, width=width)
     console.print(table)
     if answer.cold_start:
         console.print("cold start: this person was not in the training data")

@@ -35,7 +35,7 @@ def movielens_small() -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def chromium() -> tuple[str, str]:
     """The paths of Debian's chromium and of its driver."""
     browser, driver = shutil.which("chromium"), shutil.which("chromedriver")

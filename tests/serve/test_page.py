@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import uvicorn
@@ -69,6 +68,11 @@ class Page:
         self.settled()
 
 
+def complaints(page: Page) -> list[str]:
+    """What the browser's console has to say, such as refusals by the content security policy."""
+    return [str(entry["message"]) for entry in page.driver.get_log("browser")]
+
+
 @pytest.fixture
 def server(recommender: Recommender) -> Iterator[Server]:
     server = Server(recommender)
@@ -76,28 +80,28 @@ def server(recommender: Recommender) -> Iterator[Server]:
     server.stop()
 
 
-@pytest.fixture
-def page(chromium: tuple[str, str], server: Server, tmp_path: Path) -> Iterator[Page]:
+@pytest.fixture(scope="module")
+def driver(chromium: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
     browser, driver = chromium
     options = webdriver.ChromeOptions()
     options.binary_location = browser
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'browser'}"):
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    try:
-        chrome.get(server.address)
-        page = Page(chrome)
-        page.until("document.querySelectorAll('.card').length > 0")
-        page.settled()
-        yield page
-    finally:
-        chrome.quit()
+    yield chrome
+    chrome.quit()
 
 
-def complaints(page: Page) -> list[str]:
-    """What the browser's console has to say, such as refusals by the content security policy."""
-    return [str(entry["message"]) for entry in page.driver.get_log("browser")]
+@pytest.fixture
+def page(driver: webdriver.Chrome, server: Server) -> Page:
+    """The page as somebody finds it who comes for the first time: every server has an address of its own."""
+    driver.get(server.address)
+    page = Page(driver)
+    page.until("document.querySelectorAll('.card').length > 0")
+    page.settled()
+    complaints(page)  # forget what the pages before had to say
+    return page
 
 
 def test_a_new_visitor_clicks_three_films_and_the_list_follows(page: Page, world: World) -> None:
@@ -173,6 +177,7 @@ def test_nothing_is_wider_than_a_phone_and_dark_is_dark(page: Page) -> None:
     light = page.driver.execute_script(colour)
     page.one("#theme").click()
     assert page.driver.execute_script(colour) != light
+    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_a_server_that_is_gone_is_said_so_and_asked_again(page: Page, server: Server) -> None:

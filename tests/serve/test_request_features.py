@@ -9,7 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from falconet import ops
 from falconet.batch import Feature, Ragged
+from falconet.etl.dataset import Dataset
+from falconet.etl.workflow import FittedWorkflow, Workflow
 from falconet.io.footer import read_schema
 from falconet.loader.loader import Loader
 from falconet.schema import FOOTER_KEY, Column, Schema
@@ -71,6 +74,37 @@ def test_strings_are_known_and_unknown_alike(world_of_strings: World) -> None:
         assert equal(
             engine.features.batch(None, user_id, [], {}).features["user"], torch.tensor([2], dtype=torch.int32)
         )
+
+
+def test_the_moment_is_a_feature_and_what_a_request_does_not_say_is_missing(world: World, tmp_path: Path) -> None:
+    users = world.users[:2]
+    pq.write_table(pa.table({"user": [*users, users[0]], "device": ["tv", "phone", "tv"]}), tmp_path / "raw.parquet")
+    device = ["device"] >> ops.Categorify() >> ops.AddTags(tags=("context",))
+    user = ["user"] >> ops.Categorify() >> ops.AddTags(tags=("user", "id"))
+    fitted = Workflow(user + device).fit(Dataset(tmp_path / "raw.parquet"))
+    people = load_bundle(world.bundle).engine.people
+    item = Column(name="item", dtype="int32")
+    features = RequestFeatures(
+        schema=fitted.schema, people=people, workflow=fitted, user="user", item=item, length=HISTORY
+    )
+    for context, code in (
+        ({"device": "phone", "more": 3}, 4),
+        ({"device": "tv"}, 3),
+        ({"device": "fridge"}, 2),
+        ({}, 1),
+    ):
+        batch = features.batch(0, None, [], context)
+        assert equal(batch.features["device"], torch.tensor([code], dtype=torch.int32))
+    assert list(batch.features) == ["user", "device"]
+
+
+def test_a_request_needs_no_label_and_extra_or_turned_columns_change_nothing(world: World) -> None:
+    fitted = FittedWorkflow.load(world.bundle / "workflow")
+    raw = pq.read_table(world.folder / "raw.parquet")
+    trained = fitted.transform(raw).to_dicts()
+    online = fitted.online()
+    for given, expected in zip(raw.to_pylist(), trained, strict=True):
+        assert online({"more": None, "item": given["item"], "user": given["user"]}) == expected
 
 
 def test_tables_become_the_tensors_the_loader_makes(tmp_path: Path) -> None:

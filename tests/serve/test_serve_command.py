@@ -14,6 +14,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from falconet.cli.recommend import recommend
+from falconet.cli.serve import serve
+from falconet.errors import ArtifactError, ConfigError
+from falconet.serve.events import Event, SqliteStore, Who
 from serving_world import World
 
 SERVE = """
@@ -45,11 +49,6 @@ def post(address: str, path: str, body: dict[str, object]) -> dict[str, object]:
         return content
 
 
-def falconet(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "falconet", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
 def test_a_write_to_one_process_is_read_in_another_and_outlives_both(world: World, tmp_path: Path) -> None:
     item, request = world.items[9], {"session_id": "s", "k": 40}
     event = {"event_id": "e", "session_id": "s", "item_id": item, "type": "like"}
@@ -61,21 +60,20 @@ def test_a_write_to_one_process_is_read_in_another_and_outlives_both(world: Worl
             answer = post(two, "/v1/recommend", request)
             assert item not in [found["item_id"] for found in answer["items"]]  # type: ignore[attr-defined, index]
             assert answer["history"] == [{"item_id": item, "title": "Film 09 (1969)", "type": "like"}]
-        first.kill()
-        second.send_signal(signal.SIGTERM)
-        _, errors = second.communicate(timeout=30)
-        assert (second.returncode, errors) == (0, "")
-    with server(world.bundle, tmp_path / "events.db") as (address, process):
-        assert len(post(address, "/v1/recommend", request)["history"]) == 1  # type: ignore[arg-type]
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=30)
-        assert process.returncode == 0
+        for process, number in ((first, signal.SIGINT), (second, signal.SIGTERM)):
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=30)
+            assert (process.returncode, errors) == (0, "")
+    store = SqliteStore(tmp_path / "events.db")
+    assert store.history(Who("session", "s"), 9) == [(item, "like")]
+    store.close()
 
 
 def test_a_port_in_use_is_an_error_that_names_a_free_one(world: World) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = falconet("serve", str(world.bundle), "--port", str(port))
+        command = [sys.executable, "-m", "falconet", "serve", str(world.bundle), "--port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: port {port} of 127.0.0.1 is in use by another program\n\nhint: --port ")
     assert "Traceback" not in done.stderr
@@ -83,29 +81,42 @@ def test_a_port_in_use_is_an_error_that_names_a_free_one(world: World) -> None:
 
 
 def test_a_host_that_is_none_and_a_bundle_that_is_none_are_errors(world: World, tmp_path: Path) -> None:
-    done = falconet("serve", str(world.bundle), "--host", "no.such.host.invalid", "--port", "0")
-    assert (done.returncode, done.stderr.splitlines()[0]) == (1, "error: `--host no.such.host.invalid` is no address")
-    done = falconet("serve", str(tmp_path / "none"), "--port", "0")
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"error: no bundle at `{tmp_path / 'none'}`")
+    with pytest.raises(ConfigError, match=r"`--host no\.such\.host\.invalid` is no address"):
+        serve(world.bundle, host="no.such.host.invalid", port=0)
+    with pytest.raises(ArtifactError, match="no bundle at `.*none`"):
+        serve(tmp_path / "none", port=0)
 
 
-def test_recommend_prints_a_table_and_with_json_the_same_as_json(world: World) -> None:
+def test_recommend_prints_a_table_and_with_json_the_same_as_json(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     user = str(world.users[5])
-    table = falconet("recommend", str(world.bundle), "--user", user, "-k", "3")
-    assert (table.returncode, table.stderr) == (0, "")
-    plain = falconet("recommend", str(world.bundle), "--user", user, "-k", "3", "--json")
-    answer = json.loads(plain.stdout)
+    recommend(world.bundle, user=user, k=3)
+    table = capsys.readouterr()
+    recommend(world.bundle, user=user, k=3, as_json=True)
+    answer = json.loads(capsys.readouterr().out)
     assert len(answer["items"]) == 3
-    assert all(item["title"] in table.stdout for item in answer["items"])
-    assert all(str(item["item_id"]) in table.stdout for item in answer["items"])
+    assert all(item["title"] in table.out for item in answer["items"])
+    assert all(str(item["item_id"]) in table.out for item in answer["items"])
+    assert table.err == ""
 
 
-def test_recommend_takes_a_history_or_nobody_at_all(world: World) -> None:
+def test_recommend_takes_a_history_or_nobody_at_all(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     history = f"{world.items[3]}, {world.items[4]}"
-    answer = json.loads(falconet("recommend", str(world.bundle), "--history", history, "--json").stdout)
+    recommend(world.bundle, history=history, as_json=True)
+    answer = json.loads(capsys.readouterr().out)
     assert [met["item_id"] for met in answer["history"]] == world.items[3:5]
-    done = falconet("recommend", str(world.bundle), "--user", "an unknown one")
-    assert done.returncode == 0
-    assert "Popular with" in done.stdout
-    assert "cold start" in done.stdout
+    recommend(world.bundle, user="an unknown one")
+    table = capsys.readouterr().out
+    assert "Popular with" in table
+    assert "cold start" in table
+
+
+def test_recommend_takes_events_into_account(
+    world: World, store: SqliteStore, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store.add_events([Event(event_id="e", user_id=world.users[5], item_id=world.items[-1], type="like")])
+    recommend(world.bundle, user=str(world.users[5]), db=store.path, as_json=True)
+    assert json.loads(capsys.readouterr().out)["history"][-1]["item_id"] == world.items[-1]
+    with pytest.raises(ConfigError, match="no file of events at"):
+        recommend(world.bundle, db=tmp_path / "none.db")

@@ -277,7 +277,7 @@ function gauges(answer) {
   byId("bar").replaceChildren(
     ...stages.map(({ ms, color }) => {
       const piece = document.createElement("i");
-      piece.style.flexGrow = String(Math.max(ms, 0.001));
+      piece.style.flexGrow = String(1 + ms * 1000); // a sum below 1 would leave a part of the bar empty
       piece.style.background = color;
       return piece;
     }),

@@ -29,18 +29,23 @@ serve(Path(sys.argv[1]), port=0, db=Path(sys.argv[2]), quiet=True)
 
 
 @contextmanager
-def server(bundle: Path, db: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The address of a server in a process of its own, and the process."""
+def server(bundle: Path, db: Path) -> Iterator[subprocess.Popen[str]]:
+    """A server in a process of its own, which may still be starting."""
     command = [sys.executable, "-W", "error", "-c", SERVE, str(bundle), str(db)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
-            address = process.stdout.readline().strip()
-            if not address:
-                pytest.fail(process.communicate(timeout=10)[1])
-            yield address, process
+            yield process
         finally:
             process.kill()
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    """Where a server is, once it says so."""
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    if not address:
+        pytest.fail(process.communicate(timeout=10)[1])
+    return address
 
 
 def post(address: str, path: str, body: dict[str, object]) -> dict[str, object]:
@@ -54,13 +59,13 @@ def test_a_write_to_one_process_is_read_in_another_and_outlives_both(world: Worl
     event = {"event_id": "e", "session_id": "s", "item_id": item, "type": "like"}
     with ExitStack() as stack:
         servers = [stack.enter_context(server(world.bundle, tmp_path / "events.db")) for _ in range(2)]
-        (one, first), (two, second) = servers
+        one, two = map(address_of, servers)
         for turn in range(3):
             assert post(one, "/v1/events", {"events": [{**event, "event_id": f"e{turn}"}]})["accepted"] == 1
             answer = post(two, "/v1/recommend", request)
             assert item not in [found["item_id"] for found in answer["items"]]  # type: ignore[attr-defined, index]
             assert answer["history"] == [{"item_id": item, "title": "Film 09 (1969)", "type": "like"}]
-        for process, number in ((first, signal.SIGINT), (second, signal.SIGTERM)):
+        for process, number in zip(servers, (signal.SIGINT, signal.SIGTERM), strict=True):
             process.send_signal(number)
             _, errors = process.communicate(timeout=30)
             assert (process.returncode, errors) == (0, "")
@@ -83,7 +88,7 @@ def test_a_port_in_use_is_an_error_that_names_a_free_one(world: World) -> None:
 def test_a_host_that_is_none_and_a_bundle_that_is_none_are_errors(world: World, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"`--host no\.such\.host\.invalid` is no address"):
         serve(world.bundle, host="no.such.host.invalid", port=0)
-    with pytest.raises(ArtifactError, match="no bundle at `.*none`"):
+    with pytest.raises(ArtifactError, match=r"no bundle at `.*none`"):
         serve(tmp_path / "none", port=0)
 
 

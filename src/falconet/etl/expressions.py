@@ -26,9 +26,9 @@ _NODES = {"Column", "Literal", "BinaryExpr", "Cast", "Ternary", "Function", "Ali
 _IN_LISTS = {"Agg", "Filter", "Sort", "SortBy", "Slice"}  # inside `list.eval` the rows are one row's elements
 _FAMILIES = {"StringExpr", "ListExpr", "ArrayExpr", "TemporalExpr", "Boolean", "Pow", "Trigonometry", "Bitwise"}
 _FUNCTIONS = {
-    "Abs", "Atan2", "Cbrt", "Ceil", "Clip", "Coalesce", "Cosh", "Cot", "Cut", "Degrees", "Exp", "Expm1", "FillNull", "Floor",
-    "Hypot", "Log", "Log1p", "MaxHorizontal", "MeanHorizontal", "MinHorizontal", "Negate", "Radians", "Replace",
-    "ReplaceStrict", "Round", "RoundSF", "Sign", "Sqrt", "SumHorizontal", "Truncate",
+    "Abs", "Atan2", "Cbrt", "Ceil", "Clip", "Coalesce", "Cosh", "Cot", "Cut", "Degrees", "Exp", "Expm1", "FillNull",
+    "Floor", "Hypot", "Log", "Log1p", "MaxHorizontal", "MeanHorizontal", "MinHorizontal", "Negate", "Radians",
+    "Replace", "ReplaceStrict", "Round", "RoundSF", "Sign", "Sqrt", "SumHorizontal", "Truncate",
 }  # fmt: skip
 _WHOLE_COLUMN = {"Any", "All", "AllHorizontalAgg", "IsDuplicated", "IsFirstDistinct", "IsLastDistinct", "IsUnique"}
 _WHOLE_COLUMN |= {"ConcatVertical", "HasNulls", "IsEmpty", "IsSorted"}
@@ -41,8 +41,8 @@ _REASONS = {
     "Len": "it depends on other rows, so its values would depend on how the data is cut",
 }
 _WAY_OUT = (
-    "write it with Polars expressions of the row alone (arithmetic, comparisons, pl.when, replace_strict, .str, .list, .dt), "
-    "use a statistical operator such as Normalize, or compute the column before the workflow"
+    "write it with Polars expressions of the row alone (arithmetic, comparisons, pl.when, replace_strict, .str, .list, "
+    ".dt), use a statistical operator such as Normalize, or compute the column before the workflow"
 )
 
 
@@ -126,7 +126,7 @@ def _walk_function(body: Tree, *, in_list: bool) -> None:
 
 
 def _children(body: Tree) -> Iterator[Tree]:
-    """The expressions below BinaryExpr, Cast, Ternary and the nodes of lists; settings (operators, types) are skipped."""
+    """The expressions below a node; settings (operators, types) are skipped."""
     settings = {"op", "dtype", "options", "sort_options"}
     if isinstance(body, list):
         for item in body:
@@ -196,7 +196,7 @@ def _parse(tree: Tree) -> pl.Expr:
 
 
 def _exact(tree: Tree) -> Tree:
-    """The tree with each literal float that Polars' JSON reader would round written as a product that it reads exactly."""
+    """The tree with literal floats, which Polars' JSON reader may round, as products that it reads exactly."""
     if isinstance(tree, list):
         return [_exact(value) for value in tree]
     if not isinstance(tree, dict):
@@ -210,7 +210,7 @@ def _exact(tree: Tree) -> Tree:
 
 
 def _spell(value: float, literal: Callable[[int | float], Tree]) -> Tree:
-    """`value` as integer x 2^k x ...: integers below 2^53 and the powers 2^-22 ... 2^63 are read exactly, products too."""
+    """`value` as integer x 2^k x ...: integers below 2^53 and powers from 2^-22 to 2^63 are read exactly."""
     fraction, exponent = math.frexp(value)
     number, exponent = fraction * 2.0**53, exponent - 53
     while number and number % 2 == 0:

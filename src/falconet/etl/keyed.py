@@ -1,4 +1,4 @@
-"""Keyed operators over parts: the rows of a key come together by an exchange, and the new columns go back in file order."""
+"""Keyed operators over parts: an exchange brings the rows of a key together, the new columns go back in file order."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ Values = dict[Ref, Any]
 class Online:
     """`online(row)` gives the outputs of one row (a dict), `online(rows)` those of several, in order.
 
-    A row needs the input columns; other keys are ignored. Where the workflow has a history, a list of raw items under its
-    name takes the place of the look-up: it goes through the operators of the item column, and its last items are kept.
+    A row needs the input columns; other keys are ignored. Where the workflow has a history, a list of raw items under
+    its name takes the place of the look-up: its last items go through the operators of the item column.
     Raises ColumnNotFoundError for a missing column, DataError for a row that a filter drops.
     """
 

@@ -23,7 +23,7 @@ OPS: Registry[Op] = Registry("operator")
 Group = tuple[str, ...]
 
 
-class Op(ABC):
+class Op(ABC):  # noqa: B024  the four shapes below have the abstract methods
     """What all shapes share: names in, names out, a place in a graph."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -94,7 +94,7 @@ class FrameOp(Op):
         """`frame` with the outputs for these input columns; other columns pass through. Row order is kept."""
 
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
-        """The outputs' descriptions. `outputs` has them with names and types, and the rest of a column of the same name."""
+        """The outputs' descriptions. `outputs` has names and types, and the rest of an input of the same name."""
         return outputs
 
     def reads(self, columns: tuple[str, ...]) -> tuple[str, ...]:

@@ -170,8 +170,8 @@ class _Reader:
                 now = frame.select(expr.alias(answer)).to_series()
                 if now.dtype != frame[answer].dtype or not now.equals(frame[answer], null_equal=True):
                     raise ArtifactError(
-                        f"the expression of `{entry['op']}` in `{self._path / GRAPH}` gives other values than when it was saved",
-                        hint=f"it was saved with Polars {self._polars}, this is {pl.__version__}; fit the workflow again",
+                        f"`{self._path / GRAPH}`: an expression of {entry['op']} gives other values than when saved",
+                        hint=f"saved with Polars {self._polars}, this is {pl.__version__}; fit the workflow again",
                     )
 
 

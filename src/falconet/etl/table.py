@@ -46,7 +46,7 @@ def plain(frame: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def flatten(x: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """The elements of a list column in one column, without anything for empty and null lists; other columns as they are."""
+    """The elements of a list column, with nothing for empty and null lists; other columns as they are."""
     if isinstance(dtype, pl.Array):
         x, dtype = x.arr.to_list(), pl.List(dtype.inner)
     return x.list.explode(empty_as_null=False, keep_nulls=False) if isinstance(dtype, pl.List) else x
@@ -70,6 +70,6 @@ def matching(x: pl.Expr, given: pl.DataType, known: pl.DataType, name: str) -> p
     if given.is_float() and known.is_float():
         cast = x.cast(known)
         return pl.when(cast.cast(given) == x).then(cast).fill_nan(None)
-    if given.is_temporal() and known.is_temporal() or isinstance(given, (pl.Categorical, pl.Enum)):
+    if (given.is_temporal() and known.is_temporal()) or isinstance(given, (pl.Categorical, pl.Enum)):
         return x.cast(known)
     raise SchemaError(f"`{name}` is {given} here and {known} there", hint="cast one of them: no value could be equal")

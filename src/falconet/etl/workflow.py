@@ -50,8 +50,8 @@ class Workflow:
     def fit(self, dataset: Dataset, executor: Executor | None = None) -> FittedWorkflow:
         """What the data says, as a new object; the same bits however the data is cut and whoever does the work.
 
-        Raises SchemaError for columns that are missing or do not fit before any data is read, DataError for data without
-        rows where there is something to learn.
+        Raises SchemaError for columns that are missing or do not fit before any data is read, DataError for data
+        without rows where there is something to learn.
         """
         plan, inputs = self._plan(dataset)
         dry_fit(plan, inputs)
@@ -65,7 +65,7 @@ class Workflow:
         return self.fit(dataset, executor).transform(dataset)
 
     def describe(self, dataset: Dataset) -> Schema:
-        """The schema of the outputs for this data, without reading it. Cardinalities, which only data tells, are None."""
+        """The schema of the outputs for this data, without reading it. Cardinalities, which only data tells: None."""
         plan, inputs = self._plan(dataset)
         fitted = FittedWorkflow(plan=plan, inputs=inputs, states=dry_fit(plan, inputs))
         made = {name for name, ref in plan.outputs if ref[0] != 0}

@@ -23,7 +23,7 @@ _SIZE = "_size"
 @OPS.register()
 @dataclass(frozen=True, kw_only=True)
 class Categorify(StatOp):
-    """Values to codes, the most frequent first: 0 padding (never emitted), 1 null or NaN, 2 out of vocabulary, 3 ... values.
+    """Values to codes: 0 padding (never emitted), 1 null or NaN, 2 out of vocabulary, then the most frequent first.
 
     Ties go by ascending value (strings by their UTF-8 bytes). Lists are coded element by element: an empty list stays
     empty, a null list becomes [1]. The columns of a nested list, `[["user", "friend"]]`, share one vocabulary and one

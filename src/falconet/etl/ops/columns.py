@@ -61,11 +61,11 @@ class FillMissing(FrameOp):
     add_binary_cols: bool = False
 
     def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        flags = {f"{name}_filled": (name,) for name in columns} if self.add_binary_cols else {}
+        flags = [f"{name}_filled" for name in columns] if self.add_binary_cols else []
         for name in flags:
             if name in columns:
                 raise ConfigError(f"FillMissing would add a second column `{name}`", hint="rename it first")
-        return {name: (name,) for name in columns} | flags
+        return super().sources(columns) | dict(zip(flags, super().sources(columns).values(), strict=False))
 
     def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
         types = frame.select(columns).collect_schema()
@@ -74,8 +74,7 @@ class FillMissing(FrameOp):
         return frame.with_columns(*filled, *(flags if self.add_binary_cols else ()))
 
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
-        whole = {name: replace(outputs[name], nullable=False) for name in outputs}
-        return whole
+        return {name: replace(column, nullable=False) for name, column in outputs.items()}
 
     def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:
         filled: dict[str, Any] = {}
@@ -171,7 +170,7 @@ class Rename(FrameOp):
     def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         if self.name is not None and len(columns) != 1:
             raise ConfigError(f"Rename(name={self.name!r}) is for one column, not {', '.join(columns)}")
-        renamed = {self._new(name): (name,) for name in columns}
+        renamed: dict[str, tuple[str, ...]] = {self._new(name): (name,) for name in columns}
         if len(renamed) != len(columns):
             raise ConfigError(f"Rename gives two of {', '.join(columns)} the same name")
         return renamed

@@ -24,11 +24,12 @@ Ints = NDArray[np.int64]
 @OPS.register()
 @dataclass(frozen=True, kw_only=True)
 class History(StatOp):
-    """The last `length` items of the same `key` among the fitted (training) events before this row, oldest first.
+    """The last `length` items of the same `key` among the fitted (training) events before a row, oldest first.
 
     With `time`: events with a strictly earlier time; events of one instant are not each other's history. With `row` (a
-    column of row numbers) ties in time are ordered by it, so the history may hold tied earlier rows. Without `time`: the
-    key's other events in file order, the row's own item left out. A row whose time is null sees all events of its key.
+    column of row numbers) ties in time are ordered by it, so the history may hold tied earlier rows. Without `time`:
+    the key's other events in file order, the row's own item left out. A row whose time is null sees all events of its
+    key.
 
     Adds the ragged column `name`: never null, empty for an unknown or null key. Events whose key, item or time is null
     are in no history. Where `item` comes from Categorify the history has its codes, cardinality and domain.
@@ -277,18 +278,15 @@ def _comparable(given: pl.DataType, known: pl.DataType) -> bool:
 
 def _numbers(times: pl.Series) -> NDArray[Any]:
     """Times as numbers in their own order; null as 0, which no one looks at."""
-    physical = times.to_physical() if times.dtype.is_temporal() else times
-    return physical.cast(pl.Int64).fill_null(0).to_numpy() if not physical.dtype.is_float() else _floats(physical)
-
-
-def _floats(times: pl.Series) -> NDArray[Any]:
-    return times.cast(pl.Float64).fill_null(0.0).to_numpy()
+    physical = times.to_physical()
+    return physical.cast(pl.Float64 if physical.dtype.is_float() else pl.Int64).fill_null(0).to_numpy()
 
 
 def _ranges(start: Ints, length: Ints) -> Ints:
     """start[0], start[0] + 1, ... (length[0] of them), start[1], ..."""
     offset = np.cumsum(length) - length
-    return np.arange(int(length.sum())) + np.repeat(start - offset, length)
+    places: Ints = np.arange(int(length.sum())) + np.repeat(start - offset, length)
+    return places
 
 
 def _lists(values: pl.Series, lengths: Ints) -> pl.Series:

@@ -22,10 +22,10 @@ from falconet.schema import Column
 class JoinExternal(FrameOp):
     """Columns of a table beside the rows whose key they have; the order of rows stays.
 
-    `df_ext` is a frame (Polars, pandas, Arrow), a Dataset or a path; it is read when the operator is made and saved with
-    the workflow. `how="left"` keeps rows without a match, with nulls (integers stay integers); `"inner"` drops them.
-    `columns_ext`: what to add, by default all but the key. A key that the table has twice raises DataError, since it would
-    multiply rows; `drop_duplicates_ext=True` keeps the first. A null key matches nothing.
+    `df_ext` is a frame (Polars, pandas, Arrow), a Dataset or a path; it is read when the operator is made and saved
+    with the workflow. `how="left"` keeps rows without a match, with nulls (integers stay integers); `"inner"` drops
+    them. `columns_ext`: what to add, by default all but the key. A key that the table has twice raises DataError, since
+    it would multiply rows; `drop_duplicates_ext=True` keeps the first. A null key matches nothing.
     """
 
     df_ext: Any = field(kw_only=False, repr=False)
@@ -51,9 +51,10 @@ class JoinExternal(FrameOp):
         table = table.select(*keys, *(name for name in added if name not in keys)).drop_nulls(keys)
         unique = table.unique(keys, keep="first", maintain_order=True)
         if len(unique) != len(table) and not self.drop_duplicates_ext:
-            twice = table.filter(table.select(pl.struct(keys).is_duplicated()).to_series()).select(keys).row(0)
+            row = table.filter(table.select(pl.struct(keys).is_duplicated()).to_series()).select(keys).row(0)
+            twice = row if len(keys) > 1 else repr(row[0])
             raise DataError(
-                f"{where} has the key {twice if len(keys) > 1 else repr(twice[0])} of `{', '.join(keys)}` more than once",
+                f"{where} has the key {twice} of `{', '.join(keys)}` more than once",
                 hint="each match would multiply rows; drop_duplicates_ext=True keeps the first",
             )
         freeze(self, df_ext=unique, on=on, on_ext=keys, columns_ext=tuple(added))

@@ -72,7 +72,7 @@ class Normalize(StatOp):
         if n == 0:
             return Normalized(mean=0.0, std=0.0)
         variance = (squares - total * total / n) / (n - 1) if n > 1 else Fraction(0)
-        return Normalized(mean=float(total / n), std=math.sqrt(float(variance)))
+        return Normalized(mean=float(total / n), std=_sqrt(variance))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,3 +134,11 @@ def _halves() -> list[pl.Expr]:
         halves.append(top.cast(pl.Int64).alias(f"{name}_top"))
         halves.append((pl.col(name) - top * 2**62).cast(pl.Int64).alias(f"{name}_bottom"))
     return halves
+
+
+def _sqrt(value: Fraction) -> float:
+    """The square root, also of what is too large or too small for a float."""
+    if value == 0:
+        return 0.0
+    half = (value.numerator.bit_length() - value.denominator.bit_length()) // 2
+    return math.ldexp(math.sqrt(float(value / Fraction(4) ** half)), half)

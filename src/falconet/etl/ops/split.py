@@ -25,10 +25,10 @@ class Split(KeyedOp):
 
     "random": of a user's n rows round(n * `ratio`), at least one, are for training, round(n * `valid_ratio`) for
     validation, the rest for test; which ones follows from the stable hash of (seed, row number).
-    "leave_last": a user's last row by time is for test (and with a `valid_ratio` above 0 the one before for validation),
-    ties in file order; a user's first row is always for training.
-    "time": rows before the `ratio` quantile of all times are for training, from the `ratio + valid_ratio` quantile on for
-    test; or rows from the time `cutoff` on are for test. Rows of one time stay together.
+    "leave_last": a user's last row by time is for test (and with a `valid_ratio` above 0 the one before for
+    validation), ties in file order; a user's first row is always for training.
+    "time": rows before the `ratio` quantile of all times are for training, from the `ratio + valid_ratio` quantile on
+    for test; or rows from the time `cutoff` on are for test. Rows of one time stay together.
 
     Without a `user` column all rows count as one user's. Rows whose time is null come first.
     """

@@ -1,0 +1,418 @@
+"""Every operator against its contract, and what is its own."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.preprocessing import StandardScaler
+
+import falconet as fl
+from falconet import ops
+from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
+from falconet.schema import Column
+from falconet.testing.contracts import OpContract, StatOpContract, write_parts
+
+MOVIES = pl.DataFrame({"movie": [10, 20, 30], "genres": [["a", "b"], [], ["a"]], "year": [1990, None, 2001]})
+
+
+def apply(node: object, frame: pl.DataFrame, train: pl.DataFrame | None = None) -> pl.DataFrame:
+    """A graph fitted on `train` (or the frame itself) and applied to the frame."""
+    return fl.Workflow(node).fit(fl.Dataset(frame if train is None else train)).transform(frame)
+
+
+class TestCategorify(StatOpContract):
+    op = ops.Categorify()
+    frame = pl.DataFrame({"name": ["b", "b", "a", "a", "c", "c", None, "z"], "size": [1, 5, 5, 5, None, 7, 1, 1]})
+
+
+class TestCategorifyLists(StatOpContract):
+    op = ops.Categorify(freq_threshold=2)
+    frame = pl.DataFrame({"tags": [["a", "b"], [], None, ["a", None], ["c", "c"], ["a"]]})
+
+
+class TestCategorifyGroup(StatOpContract):
+    op = ops.Categorify()
+    frame = pl.DataFrame({"user": [1, 2, 3, 1], "friend": [[3, 3], [9], None, []], "city": ["x", "y", "x", None]})
+    columns = (["user", "friend"], "city")
+
+
+class TestNormalize(StatOpContract):
+    op = ops.Normalize()
+    frame = pl.DataFrame(
+        {
+            "price": [1.0, 2.5, None, 1e300, -8.0, float("nan"), 0.1],
+            "time": [1_600_000_000 + i for i in range(7)],
+            "wide": [2**63 - 1, -(2**63), 5, None, 0, 1, -1],
+            "lists": [[1.5], [], None, [None, 2.0], [3.0, 4.0], [0.1], [7.0]],
+        }
+    )
+
+
+class TestHistory(StatOpContract):
+    op = ops.History(key="user", item="item", time="time", length=2)
+    frame = pl.DataFrame(
+        {
+            "user": ["a", "a", "b", "a", "a", None, "b"],
+            "item": [1, 2, 3, 4, 5, 6, None],
+            "time": [1, 2, 2, 2, 3, 4, None],
+        }
+    )
+
+
+class TestHistoryOfOthers(StatOpContract):
+    op = ops.History(key="user", item="item", length=2)
+    frame = pl.DataFrame({"user": [1, 1, 2, 1, 1], "item": ["x", "y", "x", "z", "x"]})
+
+
+class TestHistoryWithTies(StatOpContract):
+    op = ops.History(key="user", item="item", time="time", row="row")
+    frame = pl.DataFrame({"user": [1, 1, 1, 1], "item": [7, 8, 9, 7], "time": [5, 5, 5, 4], "row": [3, 1, 2, 0]})
+
+
+class TestLambdaOp(OpContract):
+    op = ops.LambdaOp(lambda col: (col * 0.1 > 0.25).cast(pl.Int8))
+    frame = pl.DataFrame({"x": [1.0, 2.5, None, 3.0], "y": [1, 2, 3, None]})
+
+
+class TestFillMissing(OpContract):
+    op = ops.FillMissing(fill_val=7, add_binary_cols=True)
+    frame = pl.DataFrame({"x": [1.0, float("nan"), None], "y": [1, None, 3], "z": [[1, None], None, []]})
+
+
+class TestAddTags(OpContract):
+    op = ops.AddTags(["user", "id"])
+    frame = pl.DataFrame({"x": [1, None, 3]})
+
+
+class TestRename(OpContract):
+    op = ops.Rename(names={"a": "b", "b": "a"})
+    frame = pl.DataFrame({"a": [1, 2], "b": ["x", None]})
+
+
+class TestFilter(OpContract):
+    op = ops.Filter(lambda row: (row["x"] > 1) & row["y"].is_not_null())
+    frame = pl.DataFrame({"x": [1, 2, None, 4], "y": ["a", "b", "c", None]})
+
+
+class TestDropna(OpContract):
+    op = ops.Dropna()
+    frame = pl.DataFrame({"x": [1.0, None, float("nan"), 4.0], "y": ["a", "b", "c", "d"]})
+
+
+class TestJoinExternal(OpContract):
+    op = ops.JoinExternal(MOVIES, on="movie")
+    frame = pl.DataFrame({"movie": [20, 99, 10, None, 30, 10], "user": [1, 2, 3, 4, 5, 6]})
+
+
+class TestJoinExternalInner(OpContract):
+    op = ops.JoinExternal(MOVIES, on="id", on_ext="movie", how="inner", columns_ext=["year"])
+    frame = pl.DataFrame({"id": [20, 99, 10, None, 30, 10]})
+
+
+class TestSplit(OpContract):
+    op = ops.Split(user="user", ratio=0.5, valid_ratio=0.2, seed=3)
+    frame = pl.DataFrame({"user": [1, 2, 1, 2, 1, 1, 3, None, 1], "item": list(range(9))})
+
+
+class TestSplitLast(OpContract):
+    op = ops.Split(kind="leave_last", user="user", time="time")
+    frame = pl.DataFrame({"user": [1, 2, 1, 2, 1, 3], "time": [5, 5, 9, 5, 9, None]})
+
+
+class TestSplitTime(OpContract):
+    op = ops.Split(kind="time", time="time", ratio=0.5)
+    frame = pl.DataFrame({"time": [5, 1, 9, 5, 7, None]})
+
+
+def test_every_operator_has_a_contract_test() -> None:
+    tested = {type(test.op).__name__ for name, test in globals().items() if name.startswith("Test")}
+    assert {name for name, op in ops.OPS.items() if op.__module__.startswith("falconet.")} == tested
+
+
+# Categorify
+
+
+def test_codes_go_by_count_and_ties_by_value() -> None:
+    frame = pl.DataFrame({"x": ["b", "b", "a", "a", "c", "c", "d", None]})
+    assert apply(["x"] >> ops.Categorify(), frame)["x"].to_list() == [4, 4, 3, 3, 5, 5, 6, 1]
+
+
+def test_ties_of_strings_go_by_their_bytes() -> None:
+    frame = pl.DataFrame({"x": ["é", "z", "Z", "a"]})
+    assert apply(["x"] >> ops.Categorify(), frame)["x"].to_list() == [6, 5, 3, 4]
+
+
+def test_rare_values_are_out_of_vocabulary() -> None:
+    frame = pl.DataFrame({"x": [1, 1, 2, 3, 3], "y": [1, 1, 2, 3, 3]})
+    got = apply(["x", "y"] >> ops.Categorify(freq_threshold={"x": 2}), frame)
+    assert got["x"].to_list() == [3, 3, 2, 4, 4]
+    assert got["y"].to_list() == [3, 3, 5, 4, 4]
+
+
+def test_a_threshold_for_a_column_that_is_not_there_suggests_the_close_name() -> None:
+    with pytest.raises(ColumnNotFoundError, match="did you mean `movie`"):
+        fl.Workflow(["movie"] >> ops.Categorify(freq_threshold={"moovie": 2})).fit(fl.Dataset(MOVIES))
+
+
+def test_null_nan_unknown_and_known_are_told_apart() -> None:
+    train = pl.DataFrame({"x": ["a", "b", None]})
+    new = pl.DataFrame({"x": [None, "c", "b", "a"]})
+    assert apply(["x"] >> ops.Categorify(), new, train)["x"].to_list() == [1, 2, 4, 3]
+
+
+def test_transform_of_all_null_and_of_no_rows() -> None:
+    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(pl.DataFrame({"x": ["a", "b", None]})))
+    assert fitted.transform(pl.DataFrame({"x": [None, None]}))["x"].to_list() == [1, 1]
+    assert fitted.transform(pl.DataFrame({"x": []}, schema={"x": pl.String})).schema == {"x": pl.Int32}
+
+
+def test_an_all_null_column_has_the_three_reserved_codes() -> None:
+    data = fl.Dataset(pl.DataFrame({"x": [None, None]}, schema={"x": pl.String}))
+    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(data)
+    assert fitted.schema["x"].cardinality == 3
+    assert fitted.transform(pl.DataFrame({"x": ["a", None]}))["x"].to_list() == [2, 1]
+
+
+def test_fitting_on_no_rows_is_refused() -> None:
+    with pytest.raises(DataError, match="cannot fit on no rows"):
+        fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(pl.DataFrame({"x": []}, schema={"x": pl.String})))
+
+
+def test_the_index_of_a_pandas_frame_changes_nothing() -> None:
+    frame = pd.DataFrame({"x": ["a", None, "b", "a"]}, index=[10, 0, 1, 2])
+    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(frame))
+    assert fitted.transform(frame)["x"].to_list() == [3, 1, 4, 3]
+    more = pd.DataFrame({"x": ["z", "a", None, "b", "a"], "keep": [0, 1, 1, 1, 1]}, index=[7, 10, 0, 1, 2])
+    kept = ["x", "keep"] >> ops.Filter(lambda row: row["keep"] == 1)
+    assert apply(kept["x"] >> ops.Categorify(), more)["x"].to_list() == [3, 1, 4, 3]  # type: ignore[arg-type]
+
+
+def test_lists_are_coded_element_by_element() -> None:
+    frame = pl.DataFrame({"x": [["a", "b"], [], None, ["a", None]]})
+    assert apply(["x"] >> ops.Categorify(), frame)["x"].to_list() == [[3, 4], [], [1], [3, 1]]
+
+
+def test_a_part_with_only_empty_lists(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"x": [[], [], ["a", "b"], ["a"]]}, schema={"x": pl.List(pl.String)})
+    data = write_parts(frame, (2,), tmp_path)
+    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(data)
+    assert fitted.transform(data).collect()["x"].to_list() == [[], [], [3, 4], [3]]
+    assert fitted.transform(frame).schema == {"x": pl.List(pl.Int32)}
+
+
+def test_a_group_shares_one_vocabulary() -> None:
+    frame = pl.DataFrame({"user": [1, 2, 2], "friend": [2, 9, 1]})
+    fitted = fl.Workflow([["user", "friend"]] >> ops.Categorify()).fit(fl.Dataset(frame))
+    assert fitted.transform(frame).to_dict(as_series=False) == {"user": [4, 3, 3], "friend": [3, 5, 4]}
+    assert [(c.domain, c.cardinality) for c in fitted.schema] == [("user_friend", 6)] * 2
+    only = fitted.prune(["friend"])
+    assert only.transform(frame)["friend"].to_list() == [3, 5, 4]
+
+
+def test_integers_at_fit_and_floats_at_transform() -> None:
+    train = pl.DataFrame({"x": pl.Series([1, 1, 2], dtype=pl.Int16)})
+    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(train))
+    new = pd.DataFrame({"x": [1.0, None, 2.0, 1.5, float("nan")]})
+    assert fitted.transform(new)["x"].to_list() == [3, 1, 4, 2, 1]
+    big = pl.DataFrame({"x": [2**40, 2, -1]})
+    assert fitted.transform(big)["x"].to_list() == [2, 4, 2]
+
+
+def test_floats_at_fit_and_integers_at_transform() -> None:
+    train = pd.DataFrame({"x": [1.0, 1.0, None, 0.5, -0.0]})
+    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(train))
+    assert fitted.transform(pl.DataFrame({"x": [1, 0, 7]}))["x"].to_list() == [3, 4, 2]
+
+
+def test_strings_for_numbers_are_refused_before_data_is_read() -> None:
+    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(pl.DataFrame({"x": [1, 2]})))
+    with pytest.raises(SchemaError, match="no value could be equal"):
+        fitted.transform(pl.DataFrame({"x": ["1"]}))
+
+
+def test_inverse_gives_values_back() -> None:
+    categorify = ops.Categorify()
+    frame = pl.DataFrame({"x": ["a", "b", "b", None]})
+    fitted = categorify.finish(categorify.partial(frame.lazy(), ("x",)).collect())
+    codes = pl.DataFrame({"code": [0, 1, 2, 3, 4, 99]})
+    assert codes.select(fitted.inverse(pl.col("code"))).to_series().to_list() == [None, None, None, "b", "a", None]
+
+
+# Normalize
+
+
+def test_normalize_is_the_sample_standard_score() -> None:
+    x = np.random.default_rng(0).normal(1e3, 5.0, 500)
+    got = apply(["x"] >> ops.Normalize(), pl.DataFrame({"x": x}))["x"].to_numpy()
+    want = StandardScaler().fit_transform(x[:, None])[:, 0] * np.sqrt(499 / 500)
+    assert got == pytest.approx(want, abs=1e-5)
+
+
+def test_digits_of_large_numbers_do_not_cancel() -> None:
+    times = pl.DataFrame({"t": [1_600_000_000_000_000_000 + i for i in range(4)]})
+    fitted = ops.Normalize().finish(ops.Normalize().partial(times.lazy(), ("t",)).collect())
+    assert fitted.mean == 1_600_000_000_000_000_001.5
+    assert fitted.std == pytest.approx(1.2909944487358056, rel=1e-15)
+
+
+def test_small_integers_do_not_overflow() -> None:
+    op = ops.Normalize()
+    bytes_ = pl.DataFrame({"x": pl.Series([100] * 4, dtype=pl.Int8)})
+    assert op.finish(op.partial(bytes_.lazy(), ("x",)).collect()) == type(
+        op.finish(op.partial(bytes_.lazy(), ("x",)).collect())
+    )(mean=100.0, std=0.0)
+    ints = pl.DataFrame({"x": pl.Series([60000, 60001, 60002, 60003], dtype=pl.Int32)})
+    assert op.finish(op.partial(ints.lazy(), ("x",)).collect()).std ** 2 == pytest.approx(5 / 3, rel=1e-15)
+
+
+def test_a_constant_becomes_zero_and_nulls_stay() -> None:
+    frame = pl.DataFrame({"x": [5.0, 5.0, None]})
+    assert apply(["x"] >> ops.Normalize(), frame)["x"].to_list() == [0.0, 0.0, None]
+    nothing = pl.DataFrame({"x": [None, None]}, schema={"x": pl.Float32})
+    assert apply(["x"] >> ops.Normalize(), nothing)["x"].to_list() == [None, None]
+
+
+def test_normalize_of_strings_is_refused() -> None:
+    with pytest.raises(SchemaError, match="Normalize needs numbers, `x` is String"):
+        apply(["x"] >> ops.Normalize(), pl.DataFrame({"x": ["a"]}))
+
+
+# JoinExternal
+
+
+def test_unmatched_integers_stay_integers_and_rows_keep_their_order() -> None:
+    frame = pl.DataFrame({"movie": [30, 99, 10, None]})
+    got = apply(["movie"] >> ops.JoinExternal(MOVIES, on="movie"), frame)
+    assert got["year"].to_list() == [2001, None, 1990, None]
+    assert got.schema["year"] == pl.Int64
+    assert got["movie"].to_list() == [30, 99, 10, None]
+
+
+def test_a_key_that_the_table_has_twice_is_refused() -> None:
+    twice = pl.DataFrame({"movie": [1, 2, 1], "title": ["a", "b", "c"]})
+    with pytest.raises(DataError, match="drop_duplicates_ext=True keeps the first"):
+        ops.JoinExternal(twice, on="movie")
+    node = ["movie"] >> ops.JoinExternal(twice, on="movie", drop_duplicates_ext=True)
+    assert apply(node, pl.DataFrame({"movie": [1, 2]}))["title"].to_list() == ["a", "b"]
+
+
+def test_the_table_may_be_of_any_make(tmp_path: Path) -> None:
+    MOVIES.write_parquet(tmp_path / "movies.parquet")
+    frame = pl.DataFrame({"movie": [20, 10]})
+    want = apply(["movie"] >> ops.JoinExternal(MOVIES, on="movie"), frame)
+    tables = [MOVIES.to_arrow(), MOVIES.lazy(), tmp_path / "movies.parquet", fl.Dataset(tmp_path / "movies.parquet")]
+    for table in tables:
+        assert apply(["movie"] >> ops.JoinExternal(table, on="movie"), frame).equals(want)
+    flat = MOVIES.select("movie", "year").to_pandas()
+    got = apply(["movie"] >> ops.JoinExternal(flat, on="movie"), frame)
+    assert got["year"].to_list() == [None, 1990.0]
+
+
+def test_several_keys_join_together() -> None:
+    table = pl.DataFrame({"a": [1, 1], "b": ["x", "y"], "c": [10, 20]})
+    node = ["a", "b"] >> ops.JoinExternal(table, on=["a", "b"])
+    assert apply(node, pl.DataFrame({"a": [1, 1, 2], "b": ["y", "z", "x"]}))["c"].to_list() == [20, None, None]
+
+
+def test_a_key_that_the_table_lacks_suggests_the_close_name() -> None:
+    with pytest.raises(ColumnNotFoundError, match="did you mean `movie`"):
+        ops.JoinExternal(MOVIES, on="movies")
+
+
+# the others
+
+
+def test_fill_missing_keeps_the_type() -> None:
+    with pytest.raises(SchemaError, match=r"fill_val=0.5 does not fit `x`, which is Int64"):
+        apply(["x"] >> ops.FillMissing(fill_val=0.5), pl.DataFrame({"x": [1, None]}))
+    got = apply(["x"] >> ops.FillMissing(fill_val="?"), pl.DataFrame({"x": ["a", None]}))
+    assert got["x"].to_list() == ["a", "?"]
+
+
+def test_a_python_function_inside_an_expression_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match=r"(?s)Python function.*hint: write it with Polars expressions"):
+        ops.LambdaOp(lambda col: col.map_elements(str.title, return_dtype=pl.String))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda col: col - col.mean(),
+        lambda col: col.shift(1),
+        lambda col: col.rank(),
+        lambda col: col.sum().over("user"),
+        lambda col: col.fill_null(strategy="forward"),
+        lambda col: col.sort(),
+    ],
+)
+def test_an_expression_that_looks_at_other_rows_is_refused(function: object) -> None:
+    with pytest.raises(ConfigError, match="cannot be used in a workflow"):
+        ops.LambdaOp(function)
+
+
+def test_a_lambda_sees_one_column_only() -> None:
+    with pytest.raises(ConfigError, match="LambdaOp reads `y` beside its own column"):
+        ops.LambdaOp(lambda col: col + pl.col("y"))
+
+
+def test_a_lambda_that_gives_no_expression_is_refused() -> None:
+    with pytest.raises(ConfigError, match="gives int, not a Polars expression"):
+        ops.LambdaOp(lambda col: 3)
+
+
+def test_a_target_is_no_continuous_feature() -> None:
+    data = fl.Dataset(pl.DataFrame({"rating": [1.0, 5.0], "age": [3.0, 4.0]}))
+    label = ["rating"] >> ops.LambdaOp(lambda col: (col > 3).cast(pl.Float32)) >> ops.AddTags(["target", "binary"])
+    schema = fl.Workflow(label + ["age"]).fit(data).schema
+    assert schema["rating"].tags == {"target", "binary"}
+    assert schema["age"].tags == {"continuous"}
+
+
+def test_rename_says_what_it_needs() -> None:
+    with pytest.raises(ConfigError, match="Rename needs one way"):
+        ops.Rename()
+    with pytest.raises(ConfigError, match="is for one column, not a, b"):
+        ["a", "b"] >> ops.Rename(name="c")
+
+
+def test_a_history_has_no_future_and_no_tied_event() -> None:
+    frame = TestHistory.frame
+    got = apply(["user", "item", "time"] >> TestHistory.op, frame)
+    assert got["history"].to_list() == [[], [1], [], [1], [2, 4], [], [3]]
+
+
+def test_a_history_of_codes_has_the_item_s_domain() -> None:
+    item = ["item"] >> ops.Categorify() >> ops.AddTags(["item", "id"])
+    node = (["user", "time"] + item) >> ops.History(key="user", item="item", time="time")  # type: ignore[operator]
+    column = fl.Workflow(node).fit(fl.Dataset(TestHistory.frame)).schema["history"]
+    assert (column.domain, column.cardinality, column.list) == ("item", 9, "ragged")
+    assert column.tags == {"user", "sequence", "categorical"}
+
+
+def test_later_data_does_not_change_the_history_of_the_fit() -> None:
+    train = pl.DataFrame({"user": [1, 1], "item": [7, 8], "time": [1, 2]})
+    fitted = fl.Workflow(
+        (["user", "item", "time"] >> ops.History(key="user", item="item", time="time"))["history"]
+    ).fit(fl.Dataset(train))
+    new = pl.DataFrame({"user": [1, 1, 2, 1], "item": [9, 9, 9, 9], "time": [2, 3, 3, None]})
+    assert fitted.transform(new)["history"].to_list() == [[7], [7, 8], [], [7, 8]]
+
+
+def test_histories_by_datetime() -> None:
+    times = [dt.datetime(2020, 1, day) for day in (1, 2, 3)]
+    frame = pl.DataFrame({"user": [1, 1, 1], "item": [7, 8, 9], "time": times})
+    fitted = fl.Workflow(
+        (["user", "item", "time"] >> ops.History(key="user", item="item", time="time"))["history"]
+    ).fit(fl.Dataset(frame))
+    assert fitted.transform(frame)["history"].to_list() == [[], [7], [7, 8]]
+    assert fitted.online()(frame.row(2, named=True)) == {"history": [7, 8]}
+
+
+def test_expressions_get_a_column_not_only_a_name() -> None:
+    op = ops.AddTags("item")
+    assert op.describe(Column(name="x", dtype="int64")).tags == {"item"}

@@ -7,15 +7,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 
+import distributed
 import polars as pl
 import pytest
 
 from falconet.compute.dask import DaskExecutor
 from falconet.compute.executor import ROW, Executor, Part
 from falconet.compute.local import LocalExecutor
-from falconet.errors import ConfigError, DataError
+from falconet.errors import ConfigError, DataError, DistributedError
 
 
 def test_results_come_in_the_order_of_the_parts(executor: Executor) -> None:
@@ -149,7 +152,9 @@ def test_a_script_starts_and_ends_workers_without_a_word(tmp_path: Path) -> None
     assert (done.stdout, done.stderr) == ("[2, 3]\n", "")
 
 
-def test_a_worker_that_dies_does_not_lose_its_part(dask_executor: DaskExecutor, tmp_path: Path) -> None:
+def test_a_worker_that_dies_does_not_lose_its_part(tmp_path: Path) -> None:
+    """The only worker, so that the function is lost with it and sent again."""
+
     def die_once(x: int) -> int:
         mark = tmp_path / "died"
         if x == 5 and not mark.exists():
@@ -157,7 +162,24 @@ def test_a_worker_that_dies_does_not_lose_its_part(dask_executor: DaskExecutor, 
             os._exit(1)
         return x
 
-    assert dask_executor.map(die_once, list(range(10))) == list(range(10))
+    heard: list[int] = []
+    with DaskExecutor(cluster={"n_workers": 1}) as executor:
+        assert executor.map(die_once, list(range(10)), done=heard.append) == list(range(10))
+    assert sorted(heard) == list(range(10))
+
+
+def test_a_part_that_kills_every_worker_is_given_up(dask_executor: DaskExecutor) -> None:
+    runs: list[BaseException] = []
+
+    def fail(error: BaseException) -> None:
+        runs.append(error)
+        raise error
+
+    for error, times in ((distributed.KilledWorker("part", None, 3), 1), (CancelledError(), 4)):
+        runs.clear()
+        with pytest.raises(DistributedError, match=r"workers died 4 times[\s\S]*a smaller `part_size`"):
+            dask_executor._until_done(partial(fail, error))
+        assert len(runs) == times
 
 
 def test_parts_run_in_threads_of_this_process() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from falconet.errors import ConfigError
+from falconet.errors import ConfigError, DistributedError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 WIDTH = 8  # states merged by one task
+ATTEMPTS = 4  # before a part that kills workers is given up, as Dask does itself
 _OPTIONS = {"n_workers", "threads_per_worker", "memory_limit", "local_directory", "dashboard_address", "security"}
 
 
@@ -64,40 +66,59 @@ class DaskExecutor:
         return sum(self._open().nthreads().values())
 
     def map(self, fn: Callable[[T], R], parts: Sequence[T], *, done: Callable[[T], None] | None = None) -> list[R]:
-        if not parts:
-            return []
-        client = self._open()
-        futures = self._submit(fn, parts)
-        try:
-            if done is not None:
-                part_of = {future.key: part for future, part in zip(futures, parts, strict=True)}
-                for future in _import().as_completed(futures, loop=client.loop):
-                    future.result()
-                    done(part_of[future.key])
-            return list(client.gather(futures))
-        except BaseException:
-            client.cancel(futures)
-            raise
+        finished: set[int] = set()
+
+        def tell(i: int) -> None:
+            if done is not None and i not in finished:
+                finished.add(i)
+                done(parts[i])
+
+        return self._until_done(lambda: self._map(fn, parts, tell)) if parts else []
 
     def map_reduce(self, fn: Callable[[T], R], parts: Sequence[T], merge: Callable[[Sequence[R]], R]) -> R:
-        if not parts:
-            return merge([])
+        return self._until_done(lambda: self._map_reduce(fn, parts, merge)) if parts else merge([])
+
+    def _map(self, fn: Callable[[T], R], parts: Sequence[T], tell: Callable[[int], None]) -> list[R]:
+        futures = self._submit(fn, parts)
+        number = {future.key: i for i, future in enumerate(futures)}
+        try:
+            for future in _import().as_completed(futures, loop=self._open().loop):
+                future.result()
+                tell(number[future.key])
+            return list(self._open().gather(futures))
+        except BaseException:
+            self._open().cancel(futures)
+            raise
+
+    def _map_reduce(self, fn: Callable[[T], R], parts: Sequence[T], merge: Callable[[Sequence[R]], R]) -> R:
         client = self._open()
         merger = self._send(merge)
         states = self._submit(fn, parts)
-        everything = list(states)
         try:
-            while len(states) > WIDTH:
+            while True:
                 groups = [states[i : i + WIDTH] for i in range(0, len(states), WIDTH)]
                 states = [client.submit(_call, merger, group, pure=False) for group in groups]
-                everything += states
-            last = client.submit(_call, merger, states, pure=False)
-            everything.append(last)
-            result: R = last.result()
+                if len(states) == 1:
+                    break
+            result: R = states[0].result()
         except BaseException:
-            client.cancel(everything)
+            client.cancel(states)
             raise
         return result
+
+    def _until_done(self, run: Callable[[], R]) -> R:
+        """`run`, again where workers died with all copies of what was sent to them: only the client has it then."""
+        distributed = _import()
+        for _ in range(ATTEMPTS):
+            try:
+                return run()
+            except (CancelledError, distributed.comm.CommClosedError) as error:
+                lost = error
+                if self._open().status != "running":
+                    raise
+            except distributed.KilledWorker as error:
+                raise _killed(error.allowed_failures + 1) from error
+        raise _killed(ATTEMPTS) from lost
 
     def close(self) -> None:
         """End what this executor started. A second call does nothing."""
@@ -124,7 +145,10 @@ class DaskExecutor:
     def _send(self, value: Any) -> Future[Any]:
         """The value on every worker, sent once: a function may hold a large table."""
         client = self._open()
-        client.wait_for_workers(1, timeout=60)
+        try:
+            client.wait_for_workers(1, timeout=60)
+        except TimeoutError as error:
+            raise DistributedError("the Dask cluster has no workers", hint="`dask worker ADDRESS` adds one") from error
         sent: Future[Any] = client.scatter(value, broadcast=True, hash=False)
         return sent
 
@@ -136,6 +160,13 @@ class DaskExecutor:
 
 def _call(fn: Callable[[Any], Any], value: Any) -> Any:
     return fn(value)
+
+
+def _killed(times: int) -> DistributedError:
+    return DistributedError(
+        f"workers died {times} times while they ran a part",
+        hint="mostly for lack of memory: a smaller `part_size`, fewer workers, or more `memory_limit`",
+    )
 
 
 def _import() -> Any:

@@ -136,7 +136,7 @@ def test_padding_is_zero_at_the_start() -> None:
 
 @pytest.mark.parametrize("wrong", [7, -1])
 def test_an_id_out_of_range_names_column_and_cardinality(wrong: int) -> None:
-    with pytest.raises(IndexError, match=rf"column `user` holds the id {wrong}, .* cardinality 6"):
+    with pytest.raises(IndexError, match=rf"column `user` holds the id {wrong}, .*cardinality 6"):
         tables().lookup("user", torch.tensor([1, wrong]))
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from falconet.batch import Batch
+from falconet.errors import FalconetError
 from falconet.loader.loader import Loader
+from falconet.metrics.binary import BinaryMetrics
+from falconet.nn.collective import counts, gather
 from falconet.nn.embedding import Tables
-from falconet.nn.loss import bce
+from falconet.nn.loss import bce, sampled_softmax
 from falconet.schema import FOOTER_KEY, Column, Schema, Tag
 from falconet.train.runtime import Runtime
 from falconet.train.trainer import TrainConfig, Trainer
@@ -64,6 +71,7 @@ class Net(nn.Module):
         self.tables = Tables([c for c in SCHEMA if Tag.CATEGORICAL in c.tags], 6)
         self.unused = Tables([Column(name="nobody", dtype="int32", cardinality=5)], 3)
         self.first = nn.Linear(self.tables.width + 1, 16)
+        nn.init.zeros_(self.first.bias)  # see nn.MLP: no unit is on in every row
         self.rest = nn.Sequential(nn.ReLU(), nn.BatchNorm1d(16), nn.Dropout(dropout), nn.Linear(16, 1))
 
     def forward(self, batch: Batch) -> Tensor:
@@ -76,13 +84,32 @@ class Net(nn.Module):
         return bce(self(batch), batch.targets["liked"])
 
 
+class Rows:
+    """A loader of given steps; each is a batch for every rank, or one batch that only one process takes."""
+
+    def __init__(self, steps: list[Batch] | list[list[Batch]]) -> None:
+        self.steps = [step if isinstance(step, list) else [step] for step in steps]
+        self.rows = sum(batch.rows for step in self.steps for batch in step)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def batches(self, epoch: int = 0, start: int = 0, rank: int = 0, world: int = 1) -> Generator[Batch]:
+        for step in self.steps[start:]:
+            assert len(step) == world
+            yield step[rank]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+
 def net(seed: int = 1, dropout: float = 0.0) -> Net:
     torch.manual_seed(seed)
     return Net(dropout)
 
 
 def config(**changes: Any) -> TrainConfig:
-    return TrainConfig(**{"learning_rate": 0.01, "precision": "float32", **changes})
+    return TrainConfig(**{"learning_rate": 0.001, "precision": "float32", **changes})
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -100,9 +127,177 @@ def train(data: Path, batch_size: int, settings: Mapping[str, Any]) -> tuple[dic
     return weights(model), losses, float(result.metrics["loss"])
 
 
+def first_step(data: Path) -> dict[str, Tensor]:
+    """Weights after one step over all rows, all rates 0.001: normalised steps carry a gradient's relative error."""
+    return train(data, 4000, {"table_learning_rate": 0.001})[0]
+
+
 def assert_equal_replicas(model: nn.Module) -> None:
     with Runtime.start() as runtime:
         for name, x in model.state_dict().items():
             bits = x.double()
             total = runtime.sums(bits)
             assert torch.equal(total, bits * runtime.world), f"rank {runtime.rank}: {name} differs"
+
+
+def of(batch: Batch, global_rows: int) -> Batch:
+    return Batch(batch.features, batch.targets, batch.rows, global_rows, batch.weights)
+
+
+class Wide(nn.Module):
+    """A BatchNorm between two layers, and codes through a table: what uneven shares of a batch could break."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = Tables([Column(name="code", dtype="int32", cardinality=6)], 3)
+        self.first = nn.Linear(4, 5)
+        self.norm = nn.BatchNorm1d(5)
+        self.last = nn.Linear(5, 1)
+
+    def forward(self, batch: Batch) -> Tensor:
+        x = batch.features["x"]
+        assert isinstance(x, Tensor)
+        inputs = torch.cat([x.unsqueeze(1), self.tables(batch)["code"]], dim=1)
+        logits: Tensor = self.last(torch.tanh(self.norm(self.first(inputs)))).squeeze(1)
+        return logits
+
+    def loss(self, batch: Batch) -> Tensor:
+        return (self(batch) - batch.targets["y"]).square()
+
+
+def wide_batch(rows: slice) -> Batch:
+    """Some of four rows; the codes of the last one are padding."""
+    features = {"x": torch.tensor([1.0, -2.0, 0.5, 3.0]), "code": torch.tensor([1, 4, 1, 0])}
+    whole = Batch.of(features, {"y": torch.tensor([1.0, 0.0, 2.0, -1.0])}, torch.tensor([1.0, 2.0, 1.0, 0.5]))
+    return of(whole[rows], 4)
+
+
+SHARES = {"three_and_one": (slice(0, 3), slice(3, 4)), "four_and_none": (slice(0, 4), slice(4, 4))}
+
+
+def train_wide(share: str | None) -> tuple[dict[str, Tensor], float]:
+    """Weights and loss after three steps of plain gradient descent, on shares of each batch or on the whole."""
+    torch.manual_seed(0)
+    model = Wide()
+    step = [wide_batch(slice(0, 4))] if share is None else [wide_batch(rows) for rows in SHARES[share]]
+    settings = config(optimizer="sgd", learning_rate=0.1, table_optimizer="sgd", table_learning_rate=0.1)
+    result = Trainer(settings).fit(model, Rows([step] * 3))
+    return weights(model), float(result.metrics["loss"])
+
+
+class OneSided(BinaryMetrics):
+    """A metric that falls on rank 0 and rises elsewhere."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def finish(self, state: dict[str, Tensor]) -> dict[str, float]:
+        self.calls += 1
+        return {"auc": self.calls * (-1.0 if Runtime.peek()[0] == 0 else 1.0)}
+
+
+def softmax_gradients(codes: Tensor, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Losses of this process's rows and the gradients of the global sum."""
+    rank, world = Runtime.peek()
+    rows = slice(rank * len(codes) // world, (rank + 1) * len(codes) // world)
+    user, item = users[rows].clone().requires_grad_(), items[rows].clone().requires_grad_()
+    losses = sampled_softmax(user, item, codes[rows], torch.arange(5.0)[rows])
+    losses.sum().backward()
+    assert user.grad is not None and item.grad is not None
+    return losses.detach(), user.grad, item.grad
+
+
+def softmax_inputs() -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.tensor([3, 4, 3, 5, 6]), torch.randn(5, 2), torch.randn(5, 2)
+
+
+def everything(rows: Path, data: Path, held_out: Path, folder: Path) -> dict[str, Any]:
+    """All that the tests of two processes look at, in one group, because starting one takes seconds."""
+    torch.set_num_threads(1)
+    with Runtime.start() as runtime:
+        found: dict[str, Any] = {"train": train(rows, 200, {}), "first_step": first_step(rows)}
+        for share in SHARES:
+            found[share] = train_wide(share)
+        model = net()
+        loader = Loader(data, batch_size=32, shuffle=True, seed=7)
+        valid = Loader(held_out, batch_size=4)
+        patient = config(epochs=9, patience=1, monitor="auc")
+        found["patience"] = Trainer(patient).fit(model, loader, valid, metrics=OneSided()).epochs
+        found["epochs_of_all"] = runtime.sums(torch.tensor([found["patience"]])).tolist()
+        found["valid"] = Trainer(config(epochs=1)).fit(net(), loader, valid, metrics=BinaryMetrics()).metrics["valid"]
+        found["softmax"] = softmax_gradients(*softmax_inputs())
+        found["bfloat16"] = exchanged_in_bfloat16(data)
+        found["order"] = [walk(loader, runtime, epoch) for epoch in (0, 1)]
+        cut_off(data, folder, 7)
+        try:
+            runtime.on_main(lambda: Loader(folder / "nothing", batch_size=1).rows)
+        except FalconetError as error:
+            found["mistake"] = str(error)
+    return found
+
+
+def exchanged_in_bfloat16(data: Path) -> float:
+    model = net()
+    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
+    result = Trainer(config(exchange_dtype="bfloat16")).fit(model, loader)
+    assert_equal_replicas(model)
+    return float(result.metrics["loss"])
+
+
+def walk(loader: Loader, runtime: Runtime, epoch: int) -> list[float]:
+    """The ages of all processes' rows, in the order of ranks and steps, and how many steps this one took."""
+    ages = [batch.features["age"] for batch in loader.batches(epoch, 0, runtime.rank, runtime.world)]
+    mine = torch.cat([x for x in ages if isinstance(x, Tensor)])
+    return gather(mine, counts(len(mine), mine.device)).tolist()
+
+
+class CutOff(Exception):  # noqa: N818
+    """The run is cut off."""
+
+
+def cut_off(data: Path, folder: Path, step: int) -> None:
+    """Train into a folder and stop after a step, without a word."""
+
+    def on_step(now: int, loss: float) -> None:
+        if now == step:
+            raise CutOff
+
+    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
+    with contextlib.suppress(CutOff):
+        Trainer(config(snapshot_steps=5), folder).fit(net(), loader, resume="auto", on_step=on_step)
+
+
+def killed(data: Path, folder: Path, step: int, number: int) -> None:
+    """Train into a folder and send this process a signal after a step."""
+
+    def on_step(now: int, loss: float) -> None:
+        if now == step:
+            os.kill(os.getpid(), number)
+
+    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
+    Trainer(config(snapshot_steps=3), folder).fit(net(dropout=0.3), loader, resume="auto", on_step=on_step)
+
+
+def fails_on_one() -> None:
+    """Rank 1 fails; rank 0 waits for it."""
+    with Runtime.start() as runtime:
+        if runtime.rank == 1:
+            raise ValueError("rank 1 has had enough")
+        runtime.barrier()
+
+
+def dies_on_one(folder: Path) -> None:
+    """Rank 1 is gone without a word; rank 0 notes its process id and waits."""
+    with Runtime.start() as runtime:
+        (folder / str(runtime.rank)).write_text(str(os.getpid()))
+        runtime.barrier()
+        if runtime.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
+
+
+def sum_of_ranks() -> list[float]:
+    """0 + 1 + ... over the group."""
+    with Runtime.start() as runtime:
+        return [float(x) for x in runtime.sums(torch.tensor([float(runtime.rank)])).tolist()]

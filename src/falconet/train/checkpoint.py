@@ -147,7 +147,7 @@ class RunFolder:
 
     def write_metrics(self, position: Position) -> None:
         """metrics.jsonl as it was at a position."""
-        lines = "".join(json.dumps(line) + "\n" for line in position.history)
+        lines = "".join(json.dumps(line, sort_keys=True) + "\n" for line in position.history)
         write_file(self.path / "metrics.jsonl", lines.encode())
 
     def log(self, event: str, **facts: str | float | int | bool | None) -> None:

@@ -25,6 +25,8 @@ from falconet.train.runtime import Runtime
 T = TypeVar("T")
 _GRACE = 5.0  # seconds between asking a process to end and ending it
 
+_LEFT_ALONE = ("by peer", "gloo/transport")  # what a process says when another one has gone
+
 
 @dataclass(frozen=True)
 class _Failure:
@@ -146,7 +148,7 @@ def _work(fn: Callable[..., Any], args: tuple[Any, ...], rank: int, nproc: int, 
         with Runtime.start():
             pipe.send((fn(*args),))
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent tells it
-        follows = isinstance(error, dist.DistBackendError) or "closed by peer" in str(error)
+        follows = isinstance(error, dist.DistBackendError) or any(text in str(error) for text in _LEFT_ALONE)
         pipe.send(_Failure(f"{type(error).__name__}: {error}", traceback.format_exc(), follows))
     pipe.recv()
 

@@ -1,0 +1,212 @@
+"""Several processes come to what one comes to. Groups are started once per module: each takes seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from falconet.errors import ConfigError, DistributedError
+from falconet.loader.loader import Loader
+from falconet.train.launch import launch
+from falconet.train.trainer import Trainer
+from train.workers import (
+    SHARES,
+    config,
+    dies_on_one,
+    everything,
+    fails_on_one,
+    first_step,
+    killed,
+    net,
+    softmax_gradients,
+    softmax_inputs,
+    sum_of_ranks,
+    train,
+    train_wide,
+    weights,
+    write_rows,
+)
+
+pytestmark = pytest.mark.timeout(240)
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """4,000 rows in three files."""
+    return write_rows(tmp_path_factory.mktemp("rows") / "train", (2000, 700, 1300))
+
+
+@pytest.fixture(scope="module")
+def one(rows: Path) -> tuple[dict[str, Tensor], list[float], float]:
+    return train(rows, 200, {})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that two processes began and that was cut off after step 7 of 10, with a snapshot at 5."""
+    return tmp_path_factory.mktemp("run") / "run"
+
+
+@pytest.fixture(scope="module")
+def two(rows: Path, data: Path, held_out: Path, folder: Path) -> dict[str, Any]:
+    return launch(everything, 2, (rows, data, held_out, folder))
+
+
+def apart(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    assert a.keys() == b.keys()
+    return max(float((a[name].double() - b[name].double()).abs().max()) for name in a)
+
+
+def agree(
+    one: tuple[dict[str, Tensor], list[float], float], many: tuple[dict[str, Tensor], list[float], float]
+) -> None:
+    assert len(many[1]) == 20
+    assert many[1] == pytest.approx(one[1], rel=1e-5)
+    assert many[2] == pytest.approx(one[2], rel=1e-3)
+
+
+def test_two_processes_agree_with_one(
+    rows: Path, one: tuple[dict[str, Tensor], list[float], float], two: dict[str, Any]
+) -> None:
+    agree(one, two["train"])
+
+
+def test_parameters_agree_after_one_step(rows: Path, two: dict[str, Any]) -> None:
+    assert apart(first_step(rows), two["first_step"]) <= 1e-6
+
+
+@pytest.mark.slow
+def test_four_processes_agree_with_one(rows: Path, one: tuple[dict[str, Tensor], list[float], float]) -> None:
+    agree(one, launch(train, 4, (rows, 200, {})))
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_uneven_shares_of_a_batch_give_the_gradient_of_the_whole(two: dict[str, Any], share: str) -> None:
+    wanted, loss = train_wide(None)
+    found, same_loss = two[share]
+    assert apart(wanted, found) <= 1e-6
+    assert same_loss == pytest.approx(loss, rel=1e-6)
+
+
+def test_early_stopping_is_decided_once_for_all(two: dict[str, Any]) -> None:
+    assert two["patience"] == 2
+    assert two["epochs_of_all"] == [4]
+
+
+def test_validation_counts_every_row_once(data: Path, held_out: Path, two: dict[str, Any]) -> None:
+    from falconet.metrics.binary import BinaryMetrics
+
+    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
+    alone = Trainer(config(epochs=1)).fit(net(), loader, Loader(held_out, batch_size=4), metrics=BinaryMetrics())
+    assert two["valid"] == pytest.approx(alone.metrics["valid"], rel=1e-5)
+
+
+def test_the_softmax_sees_the_items_of_all_processes(two: dict[str, Any]) -> None:
+    for found, wanted in zip(two["softmax"], softmax_gradients(*softmax_inputs()), strict=True):
+        assert torch.allclose(found, wanted[:2], atol=1e-6)  # rank 0 has the first two of five rows
+
+
+def test_tables_may_be_exchanged_in_half_the_bytes(data: Path, two: dict[str, Any]) -> None:
+    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
+    assert two["bfloat16"] == pytest.approx(Trainer(config()).fit(net(), loader).metrics["loss"], rel=1e-2)
+
+
+def test_every_row_is_used_once_in_an_order_that_changes(data: Path, two: dict[str, Any]) -> None:
+    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
+    alone = [float(x) for batch in loader.batches(0) for x in batch.features["age"].tolist()]  # type: ignore[union-attr]
+    first, second = two["order"]
+    assert sorted(first) == sorted(second) == sorted(alone)
+    assert first != second
+
+
+def test_a_mistake_of_the_main_process_is_everybodys(two: dict[str, Any]) -> None:
+    assert "nothing" in two["mistake"]
+
+
+def test_a_run_goes_on_with_another_number_of_processes(data: Path, folder: Path, two: dict[str, Any]) -> None:
+    seen: list[int] = []
+    whole, model = net(), net()
+    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
+    wanted = Trainer(config(snapshot_steps=5)).fit(whole, loader)
+    result = Trainer(config(snapshot_steps=5), folder).fit(
+        model, loader, resume="must", on_step=lambda step, loss: seen.append(step)
+    )
+    assert seen == [6, 7, 8, 9, 10]
+    assert result.rows == 320
+    assert result.metrics["loss"] == pytest.approx(wanted.metrics["loss"], rel=1e-5)
+    assert apart(weights(whole), weights(model)) < 1e-4
+
+
+def test_a_killed_run_resumes_bit_for_bit(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DistributedError, match="process 0 of 1 failed: it was ended by signal 9"):
+        launch(killed, 1, (data, tmp_path / "run", 8, signal.SIGKILL))
+    whole, model = net(dropout=0.3), net(seed=4, dropout=0.3)
+    seen: list[int] = []
+    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
+    Trainer(config(snapshot_steps=3), tmp_path / "whole").fit(whole, loader)
+    Trainer(config(snapshot_steps=3), tmp_path / "run").fit(
+        model, loader, resume="auto", on_step=lambda step, loss: seen.append(step)
+    )
+    assert seen == [7, 8, 9, 10]
+    assert apart(weights(whole), weights(model)) == 0
+    for name in ("metrics.jsonl", "manifest.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_launches_at_once_do_not_meet_and_errors_are_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sums: list[float] = []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        other = threading.Thread(target=lambda: sums.extend(launch(sum_of_ranks, 2)))
+        other.start()
+        with pytest.raises(DistributedError, match="process 1 of 2 failed: ValueError: rank 1 has had enough"):
+            launch(fails_on_one, 2)
+        other.join(60)
+    assert sums == [1.0]
+    with pytest.raises(DistributedError, match="process 1 of 2 failed: it was ended by signal 9"):
+        launch(dies_on_one, 2, (tmp_path,))
+    assert [alive(int((tmp_path / rank).read_text())) for rank in "01"] == [False, False]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_function_without_a_module_is_explained_before_any_process_starts() -> None:
+    with pytest.raises(
+        ConfigError, match=r"imports the function by its module and name(?s:.*)put it, at the top level"
+    ):
+        launch(lambda: 1, 2)
+    with pytest.raises(ConfigError, match=r"cannot be given to other processes(?s:.*)open loaders and models inside"):
+        launch(sum_of_ranks, 2, (threading.Lock(),))
+    with pytest.raises(ConfigError, match="`nproc` is 0"):
+        launch(sum_of_ranks, 0)
+
+
+def test_a_prompts_function_is_explained() -> None:
+    code = (
+        "import falconet as fl\ndef f(): pass\ntry:\n    fl.launch(f, 2)\nexcept fl.FalconetError as e:\n    print(e)"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env, check=True)
+    assert "a notebook's or prompt's cells are in no module" in done.stdout

@@ -70,7 +70,7 @@ class Run:
 
     def finish(self) -> float:
         """Wait for the end; the seconds it took."""
-        self.process.communicate()
+        self.process.wait()
         self.reader.join()
         return time.monotonic() - self.start
 
@@ -110,7 +110,7 @@ def main() -> int:
     total, inside, failed = 0.0, {}, []
     for number, step in enumerate(STEPS):
         run = Run(options.recipe, data, folder / "killed")
-        inside[step] = run.kill_in(step, moments.uniform(0.05, 0.9) * calm.seconds[step])
+        inside[step] = run.kill_in(step, moments.uniform(0.05, 0.6) * calm.seconds[step])
         total += time.monotonic() - run.start
         if missing := set(STEPS[:number]) - skipped(run) - set(run.seconds):
             failed.append(f"killed in {step}: {missing} neither skipped nor done")

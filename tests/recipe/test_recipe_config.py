@@ -20,8 +20,8 @@ def test_the_shipped_recipes_are_right(path: Path) -> None:
 
 
 def test_a_setting_can_be_overridden() -> None:
-    recipe = read_recipe(DEMO, ["data.path=some/where", "bundle.candidates=7", "split.ratio=0.5"])
-    assert (recipe.data.path, recipe.bundle.candidates, recipe.split.ratio) == ("some/where", 7, 0.5)
+    recipe = read_recipe(DEMO, ["data.path=some/where", "bundle.candidates=70", "split.ratio=0.5"])
+    assert (recipe.data.path, recipe.bundle.candidates, recipe.split.ratio) == ("some/where", 70, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,8 @@ def test_a_setting_can_be_overridden() -> None:
         ("split.kind=randm", "(?s)`recipe.split.kind` must be one of 'random'.*not 'randm'.*did you mean `random`"),
         ("split.ratio=1.5", "`split.ratio` is 1.5"),
         ("bundle.candidates=many", "`recipe.bundle.candidates` must be a whole number, not 'many'"),
+        ("evaluate.k=500", "`bundle.candidates` is 100, fewer than `evaluate.k` = 500"),
+        ("evaluate.metrics=['ndgc@10']", "(?s)`evaluate.metrics` has no `ndgc@10`.*did you mean `ndcg@10`"),
         ("format=2", "recipe format 2, this version reads 1"),
         ("nothing", "(?s)`--set nothing` is not a setting.*--set table.key=value"),
         ("seed.x=1", "`seed` is a value, not a table"),

@@ -124,9 +124,19 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 def check(recipe: Recipe) -> None:
     """Check the settings that belong to models and their training, which only those know."""
-    from falconet.models.base import MODELS
+    from falconet.metrics.ranking import RankingMetrics
+    from falconet.models import MODELS
     from falconet.train.trainer import TrainConfig
 
+    if recipe.bundle.candidates < recipe.evaluate.k:
+        raise ConfigError(
+            f"`bundle.candidates` is {recipe.bundle.candidates}, fewer than `evaluate.k` = {recipe.evaluate.k}",
+            hint="the ranker can only order what the retriever hands it",
+        )
+    known = RankingMetrics((recipe.evaluate.k,)).names
+    for metric in recipe.evaluate.metrics:
+        if metric not in known:
+            raise ConfigError(f"`evaluate.metrics` has no `{metric}`", hint=suggest(metric, known))
     for name, stage in (("retriever", recipe.retriever), ("ranker", recipe.ranker)):
         if stage.model not in MODELS:
             raise ConfigError(f"`recipe.{name}.model` is `{stage.model}`", hint=suggest(stage.model, MODELS))

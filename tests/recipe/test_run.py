@@ -1,0 +1,166 @@
+"""A recipe from end to end on a small generated data set: what is made, what is skipped, what is made again."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from falconet.datasets.synthetic import synthesize
+from falconet.errors import ArtifactError, ConfigError
+from falconet.io.artifact import read_artifact
+from falconet.io.footer import read_schema, row_groups
+from falconet.progress import set_quiet
+from falconet.recipe.config import Recipe, read_recipe
+from falconet.recipe.lock import locked
+from falconet.recipe.run import run
+
+DEMO = Path(__file__).parent.parent.parent / "src/falconet/recipe/demo.toml"
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    data = synthesize(tmp_path_factory.mktemp("raw") / "data", users=150, items=120, rows=6_000, seed=3)
+    settings = ["retriever.train.epochs=2", "ranker.train.epochs=2", "bundle.candidates=40", "retriever.batch_size=256"]
+    return read_recipe(DEMO, [f"data.path={data}", *settings])
+
+
+@pytest.fixture(scope="module")
+def finished(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    work = tmp_path_factory.mktemp("finished") / "work"
+    run(recipe, work)
+    return work
+
+
+@pytest.fixture
+def work(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished folder: where it lies changes nothing."""
+    shutil.copytree(finished, tmp_path / "work")
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
+    set_quiet(False)
+    return lambda: [x.split(":")[0] for x in capsys.readouterr().err.splitlines() if x.endswith("unchanged, skipped")]
+
+
+def test_every_folder_is_whole(finished: Path) -> None:
+    kinds = {"features": "features", "workflow": "workflow", "candidates": "candidates", "bundle": "bundle"}
+    for name, kind in kinds.items():
+        assert read_artifact(finished / name, kind).sha256
+    for name in ("retriever", "scout", "ranker"):
+        assert read_artifact(finished / "runs" / name, "run").sha256
+
+
+def test_the_tables_are_those_of_the_contract(finished: Path) -> None:
+    train = read_schema(finished / "features/train")
+    assert train.names == ("userId", "movieId", "genres", "year", "history", "rating")
+    assert train["history"].table == train["movieId"].table
+    assert train.select("target").names == ("rating",)
+    assert not train.select("item", "user").names
+    users = pq.read_table(finished / "features/users/part-00000.parquet")
+    assert users.column_names == ["userId", "user_id", "history", "seen", "relevant", "relevant_unknown"]
+    codes = users.column("userId").to_pylist()
+    assert codes == sorted(codes)
+    assert len(codes) == 150
+    items = pq.read_table(finished / "features/items/part-00000.parquet")
+    assert {"movieId", "item_id", "title", "genres", "year", "count", "log_popularity"} <= set(items.column_names)
+    rows = sum(map(len, users.column("seen").to_pylist()))
+    assert sum(items.column("count").to_pylist()) == rows
+    assert sum(group.rows for group in row_groups(finished / "features/train")) == rows
+
+
+def test_the_report_has_three_models_and_the_ranker(finished: Path) -> None:
+    report = json.loads((finished / "report.json").read_text())
+    assert list(report["models"]) == ["Popular", "retriever", "two_stage"]
+    assert set(report["ranker"]) == {"auc", "log_loss", "base_auc"}
+    assert report["data"]["train"] + report["data"]["test"] == 6_000
+    for figures in report["models"].values():
+        for figure in figures.values():
+            assert 0 <= figure["low"] <= figure["value"] <= figure["high"] <= 1
+
+
+def test_a_second_run_skips_everything(recipe: Recipe, work: Path, said: Callable[[], list[str]]) -> None:
+    before = (work / "report.json").read_bytes()
+    run(recipe, work)
+    assert said() == ["prepare", "retriever", "ranker", "evaluate", "bundle"]
+    assert (work / "report.json").read_bytes() == before
+
+
+def test_the_same_recipe_gives_the_same_bytes(recipe: Recipe, finished: Path, tmp_path: Path) -> None:
+    run(recipe, tmp_path / "again")
+    for name in ("report.json", "runs/retriever/metrics.jsonl", "features/train/manifest.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (finished / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "skipped"),
+    [
+        ({"serve": {"port": 8001}}, ["prepare", "retriever", "ranker", "evaluate"]),
+        ({"evaluate": {"k": 5, "metrics": ("ndcg@5",)}}, ["prepare", "retriever", "ranker", "bundle"]),
+        ({"ranker": {"train": {"epochs": 1}}}, ["prepare", "retriever"]),
+    ],
+    ids=["serve", "evaluate", "ranker"],
+)
+def test_a_changed_setting_runs_the_steps_that_read_it(
+    recipe: Recipe, work: Path, said: Callable[[], list[str]], change: dict[str, Any], skipped: list[str]
+) -> None:
+    changed = {name: replace(getattr(recipe, name), **values) for name, values in change.items()}
+    run(replace(recipe, **changed), work)
+    assert said() == skipped
+
+
+def test_a_damaged_folder_is_made_again(recipe: Recipe, work: Path, said: Callable[[], list[str]]) -> None:
+    index = work / "bundle/index.safetensors"
+    data = bytearray(index.read_bytes())
+    data[-1] ^= 1
+    index.write_bytes(data)
+    run(recipe, work)
+    assert said() == ["prepare", "retriever", "ranker", "evaluate"]
+    assert read_artifact(work / "bundle", "bundle").sha256
+
+
+def test_a_step_without_its_inputs_says_what_is_missing(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"(?s)no features at `.*`.*run the step before"):
+        run(recipe, tmp_path / "empty", only="evaluate")
+
+
+def test_an_unknown_feature_of_the_items_is_named(recipe: Recipe, tmp_path: Path) -> None:
+    columns = replace(recipe.columns, item_features=("genre",))
+    with pytest.raises(Exception, match=r"(?s)no column `genre`.*did you mean `genres`"):
+        run(replace(recipe, columns=columns), tmp_path / "work")
+
+
+def _hold(folder: Path, held: Any, release: Any) -> None:
+    with locked(folder):
+        held.set()
+        release.wait(60)
+
+
+def test_two_runs_in_one_folder_are_refused(recipe: Recipe, work: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    other = context.Process(target=_hold, args=(work, held, release))
+    other.start()
+    try:
+        assert held.wait(60)
+        with pytest.raises(ArtifactError, match=r"(?s)another falconet is working in .*choose another --out"):
+            run(recipe, work)
+    finally:
+        release.set()
+        other.join()
+    assert run(recipe, work)["models"]
+
+
+def test_too_few_candidates_are_refused_before_any_work(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="candidates"):
+        read_recipe(DEMO, ["bundle.candidates=3"])
+    assert not (tmp_path / "work").exists()

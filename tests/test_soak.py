@@ -1,0 +1,28 @@
+"""The long checks of soak/, once each and shortened."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no process groups to kill")
+def test_a_run_killed_in_every_step_ends_with_the_same_report() -> None:
+    done = subprocess.run(
+        [sys.executable, "soak/kill_run.py", "--quick"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "equal byte for byte" in done.stdout

@@ -368,7 +368,7 @@ def test_a_lambda_that_gives_no_expression_is_refused() -> None:
 def test_a_target_is_no_continuous_feature() -> None:
     data = fl.Dataset(pl.DataFrame({"rating": [1.0, 5.0], "age": [3.0, 4.0]}))
     label = ["rating"] >> ops.LambdaOp(lambda col: (col > 3).cast(pl.Float32)) >> ops.AddTags(["target", "binary"])
-    schema = fl.Workflow(label + ["age"]).fit(data).schema
+    schema = fl.Workflow([label, "age"]).fit(data).schema
     assert schema["rating"].tags == {"target", "binary"}
     assert schema["age"].tags == {"continuous"}
 
@@ -388,7 +388,7 @@ def test_a_history_has_no_future_and_no_tied_event() -> None:
 
 def test_a_history_of_codes_has_the_item_s_domain() -> None:
     item = ["item"] >> ops.Categorify() >> ops.AddTags(["item", "id"])
-    node = (["user", "time"] + item) >> ops.History(key="user", item="item", time="time")  # type: ignore[operator]
+    node = ["user", "time", item] >> ops.History(key="user", item="item", time="time")
     column = fl.Workflow(node).fit(fl.Dataset(TestHistory.frame)).schema["history"]
     assert (column.domain, column.cardinality, column.list) == ("item", 9, "ragged")
     assert column.tags == {"user", "sequence", "categorical"}

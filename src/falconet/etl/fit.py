@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import polars as pl
 
 from falconet.compute.executor import ROW, Executor, Part
-from falconet.errors import DataError
+from falconet.errors import DataError, SchemaError
 from falconet.etl import keyed
 from falconet.etl.op import Group, KeyedOp, Op, StatOp
-from falconet.etl.plan import Bound, Plan, Step, asks_row, numbered, run
+from falconet.etl.plan import Bound, Described, Plan, Step, asks_row, numbered, run, where
 from falconet.etl.table import plain
 from falconet.etl.types import polars_type
 from falconet.schema import Column
@@ -71,13 +71,36 @@ def dry_fit(plan: Plan, inputs: Inputs) -> dict[tuple[int, Group], pl.DataFrame]
     bound: dict[int, Bound] = {}
     for step in plan.steps:
         if isinstance(step.op, StatOp):
+            rehearse(plan.part_of(step.inputs), bound, inputs)
             one = Pass(plan, (step,), bound, inputs)
             states.update(zip(one.keys, one.merge([one.of_frame(frame)]), strict=True))
             bound[step.id] = tuple((group, step.op.finish(states[(step.id, group)])) for group in step.states)
         else:
             bound[step.id] = ((step.names, step.op),)
-    run(plan, bound, numbered(frame, ops_of(bound)), inputs)
+    rehearse(plan, bound, inputs)
     return states
+
+
+def rehearse(plan: Plan, bound: Mapping[int, Bound], inputs: Inputs) -> Described:
+    """The plan on no rows, computed, since some expressions say only then that a type does not fit."""
+    state = run(plan, bound, numbered(empty(inputs), ops_of(bound)), inputs)
+    try:
+        state.frame.collect()
+    except pl.exceptions.PolarsError as error:
+        raise _misfit(plan, bound, inputs, error) from error
+    return state
+
+
+def _misfit(plan: Plan, bound: Mapping[int, Bound], inputs: Inputs, error: Exception) -> SchemaError:
+    """Which operator it was: the first one whose own outputs cannot be computed."""
+    frame = numbered(empty(inputs), ops_of(bound))
+    for step in plan.steps:
+        part = plan.part_of((step.id, name) for name in step.makes)
+        try:
+            run(part, bound, frame, inputs).frame.collect()
+        except pl.exceptions.PolarsError:
+            return SchemaError(f"{where(step)}: {str(error).partition(chr(10))[0]}")
+    return SchemaError(str(error))
 
 
 def empty(inputs: Inputs) -> pl.LazyFrame:

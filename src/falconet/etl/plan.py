@@ -126,7 +126,7 @@ def run(
                 if names := tuple(name for name in group if name in step.names):
                     state = _apply(state, step, op, names, later)
         except pl.exceptions.PolarsError as error:
-            raise SchemaError(f"{_where(step)}: {str(error).partition(chr(10))[0]}") from error
+            raise SchemaError(f"{where(step)}: {str(error).partition(chr(10))[0]}") from error
     return state
 
 
@@ -175,7 +175,8 @@ def _keyed(op: KeyedOp, frame: pl.LazyFrame, group: Group) -> pl.LazyFrame:
     return op.apply(frame.sort(*op.order, ROW, maintain_order=True), group).sort(ROW)
 
 
-def _where(step: Step) -> str:
+def where(step: Step) -> str:
+    """A step as errors name it."""
     return f"`{type(step.op).__name__}` on {', '.join(f'`{name}`' for name in step.names)}"
 
 

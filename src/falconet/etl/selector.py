@@ -62,6 +62,8 @@ class Node(ABC):
     def __sub__(self, names: str | Iterable[str]) -> Node:
         return Picked(self, _names(names), keep=False).checked()
 
+    __iter__ = None  # `node[...]` selects by name, so a node is no sequence
+
     def __getitem__(self, names: str | Iterable[Any]) -> Node:
         return Picked(self, _names(names), keep=True).checked()
 

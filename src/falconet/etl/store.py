@@ -17,7 +17,7 @@ import polars as pl
 
 from falconet.errors import ArtifactError, ConfigError, FalconetError
 from falconet.etl import expressions
-from falconet.etl.fit import Inputs, States, bind, empty, ops_of
+from falconet.etl.fit import Inputs, States, bind, empty, ops_of, rehearse
 from falconet.etl.op import OPS, Group, Op
 from falconet.etl.plan import Plan, Step, numbered, run
 from falconet.etl.probes import ANSWER, answers, probe_frames
@@ -89,8 +89,7 @@ def load(path: Path) -> tuple[Plan, dict[str, Column], dict[tuple[int, Group], p
                 states[(steps[-1].id, group)] = reader.table(state["file"])
         plan = Plan(tuple(steps), tuple((str(name), (int(id), str(inner))) for name, (id, inner) in graph["outputs"]))
         columns = {entry["name"]: Column.from_dict(entry) for entry in graph["inputs"]}
-        bound = bind(plan, states)
-        run(plan, bound, numbered(empty(columns), ops_of(bound)), columns)
+        rehearse(plan, bind(plan, states), columns)
         for entry in graph["steps"]:
             reader.verify(entry)
     except ArtifactError:

@@ -16,7 +16,7 @@ from falconet.compute.local import LocalExecutor
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
 from falconet.etl import store
 from falconet.etl.dataset import Dataset
-from falconet.etl.fit import Inputs, States, bind, dry_fit, empty, fit, gather, ops_of
+from falconet.etl.fit import Inputs, States, bind, dry_fit, fit, gather, ops_of, rehearse
 from falconet.etl.graph import as_node, compile_graph, operators_of
 from falconet.etl.online import Online
 from falconet.etl.op import KeyedOp, StatOp
@@ -194,8 +194,7 @@ class FittedWorkflow:
         }
 
     def _schema_for(self, given: Inputs) -> Schema:
-        frame = numbered(empty(given), ops_of(self._bound))
-        state = run(self.plan, self._bound, frame, given)
+        state = rehearse(self.plan, self._bound, given)
         return Schema(tuple(outputs_of(self.plan, state).values()))
 
     def __repr__(self) -> str:

@@ -32,16 +32,16 @@ CANDIDATE_ROWS = 65_536  # ranker rows scored at once
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """What is measured. `ks`: lengths of the lists; `candidates`: how many items the ranker orders."""
+    """What is measured. `k`: length of the lists; `candidates`: how many items the ranker orders."""
 
-    ks: tuple[int, ...] = (10,)
+    k: int = 10
     candidates: int = 200
     split: str = "random"  # said in the report
 
     def __post_init__(self) -> None:
-        if self.candidates < max(self.ks, default=1):
+        if not 1 <= self.k <= self.candidates:
             raise ConfigError(
-                f"{self.candidates} candidates cannot fill a list of {max(self.ks)}", hint="`candidates` at least k"
+                f"{self.candidates} candidates cannot fill a list of k={self.k}", hint="k from 1 to `candidates`"
             )
 
 
@@ -78,12 +78,12 @@ def evaluate(
         },
         "protocol": {
             "split": config.split,
-            "k": list(config.ks),
+            "k": config.k,
             "relevant": "every test row",
             "seen_removed": True,
             "users": len(tested),
         },
-        "models": {name: ranking(model, tested, config.ks, name) for name, model in models.items()},
+        "models": {name: ranking(model, tested, config.k, name) for name, model in models.items()},
     }
     if ranker is not None and candidates is not None:
         item = items.schema.one(Tag.ITEM, Tag.ID).name
@@ -98,14 +98,14 @@ def popular(items: Items) -> Popular:
     return model
 
 
-def ranking(model: Recommends, users: Users, ks: tuple[int, ...], title: str) -> dict[str, dict[str, float | None]]:
-    """Every ranking metric at every k: its mean over users and the 95 % interval of that mean."""
-    metrics = RankingMetrics(ks)
+def ranking(model: Recommends, users: Users, k: int, title: str) -> dict[str, dict[str, float | None]]:
+    """Every ranking metric at k: its mean over users and the 95 % interval of that mean."""
+    metrics = RankingMetrics((k,))
     states = []
     with progress(f"evaluating {title}", len(users), "users") as task:
         for start in range(0, len(users), USER_ROWS):
             some = users[start : start + USER_ROWS]
-            _, codes = model.search(some.features, max(ks), some.seen)
+            _, codes = model.search(some.features, k, some.seen)
             states.append(metrics.partial(codes, some.relevant, some.unknown))
             task.advance(len(some))
     found = {}

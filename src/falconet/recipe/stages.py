@@ -59,7 +59,7 @@ def train_ranker(recipe: Recipe, work: Path, *, step: str) -> None:
 
 def evaluate(recipe: Recipe, work: Path, *, step: str) -> None:
     """Everything trained to `work/report.json`."""
-    config = EvaluationConfig(ks=(recipe.evaluate.k,), candidates=recipe.bundle.candidates, split=recipe.split.kind)
+    config = EvaluationConfig(k=recipe.evaluate.k, candidates=recipe.bundle.candidates, split=recipe.split.kind)
     report = evaluate_models(
         work / "features",
         _retriever(work),

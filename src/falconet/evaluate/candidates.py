@@ -53,8 +53,8 @@ def build_candidates(
     extra = {"step": step, "candidates": config.candidates}
     with write_artifact(out, KIND, parents=parents, extra=extra, overwrite=True) as draft:
         chosen, known = cut_users(users, items.schema, config)
-        scout = scout or retriever
-        taken = _write(draft.path / "train", scout, items.with_counts(scout.counts), chosen, known, config.candidates)
+        then = items if scout is None else items.with_counts(scout.counts)
+        taken = _write(draft.path / "train", scout or retriever, then, chosen, known, config.candidates)
         if not taken:
             raise DataError(
                 f"none of the {len(chosen):,} training users took any of the {config.candidates} candidates",

@@ -125,6 +125,8 @@ def test_health_and_version_say_what_runs_here(client: Client, recommender: Reco
         ("/v1/recommend", {"user_id": True}, "user_id"),
         ("/v1/recommend", {"user_id": 2**64}, "user_id"),
         ("/v1/recommend", {"user_id": ""}, "user_id"),
+        ("/v1/recommend", {"user_id": "\ud800"}, "user_id"),
+        ("/v1/recommend", {"\udfff": 1}, "?"),
         ("/v1/recommend", {"history": [1, {}]}, "history.1"),
         ("/v1/recommend", {"history": list(range(1001))}, "history"),
         ("/v1/recommend", {"context": {"hour": [1]}}, "context.hour"),
@@ -158,6 +160,21 @@ def test_an_event_of_nobody_and_a_request_of_two_are_422(client: Client) -> None
 def test_a_body_that_is_no_request_is_422(client: Client, body: bytes) -> None:
     response = client.post("/v1/recommend", content=body, headers={"content-type": "application/json"})
     assert response.status_code == 422
+    assert response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("user", ["9" * 200, "-" + "9" * 19, "-0", "٣", "a\x00b", "x'; DROP TABLE events", "🦅"])
+def test_any_text_can_be_a_user(client: Client, world: World, user: str) -> None:
+    assert send(client, {"user_id": user, "item_id": world.items[0], "type": "like"})["accepted"] == 1
+    content = client.post("/v1/recommend", json={"user_id": user}).json()
+    assert [met["item_id"] for met in content["history"]] == [world.items[0]]
+    assert content["cold_start"] is True
+
+
+def test_a_body_nested_without_end_is_refused(client: Client) -> None:
+    body = b'{"user_id":' + b"[" * 100_000
+    response = client.post("/v1/recommend", content=body, headers={"content-type": "application/json"})
+    assert response.status_code in (400, 422)
     assert response.json()["error"]["message"]
 
 

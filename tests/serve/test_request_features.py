@@ -11,6 +11,7 @@ import torch
 
 from falconet import ops
 from falconet.batch import Feature, Ragged
+from falconet.errors import DataError
 from falconet.etl.dataset import Dataset
 from falconet.etl.workflow import FittedWorkflow, Workflow
 from falconet.io.footer import read_schema
@@ -96,6 +97,24 @@ def test_the_moment_is_a_feature_and_what_a_request_does_not_say_is_missing(worl
         batch = features.batch(0, None, [], context)
         assert equal(batch.features["device"], torch.tensor([code], dtype=torch.int32))
     assert list(batch.features) == ["user", "device"]
+
+
+def test_a_moment_of_another_type_is_an_error_that_shows_it(world: World, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"user": world.users[:2], "hour": [1.0, 2.0]}), tmp_path / "raw.parquet")
+    hour = ["hour"] >> ops.Normalize() >> ops.AddTags(tags=("context",))
+    fitted = Workflow((["user"] >> ops.Categorify() >> ops.AddTags(tags=("user", "id"))) + hour).fit(
+        Dataset(tmp_path / "raw.parquet")
+    )
+    people = load_bundle(world.bundle).engine.people
+    item = Column(name="item", dtype="int32")
+    features = RequestFeatures(
+        schema=fitted.schema, people=people, workflow=fitted, user="user", item=item, length=HISTORY
+    )
+    assert equal(features.batch(0, None, [], {"hour": 1.5}).features["hour"], torch.tensor([0.0]))
+    with pytest.raises(DataError, match=r"`context` \{'hour': 'late'\} cannot be used"):
+        features.batch(0, None, [], {"hour": "late"})
+    with pytest.raises(DataError, match=r"`context` \{'hour': None\} cannot be used: `hour` is missing"):
+        features.batch(0, None, [], {})
 
 
 def test_a_request_needs_no_label_and_extra_or_turned_columns_change_nothing(world: World) -> None:

@@ -158,8 +158,10 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     [
         ({"user_id": None}, "needs a `user_id` or a `session_id`"),
         ({"session_id": 3}, "needs a `user_id` or a `session_id`"),
-        ({"event_id": ""}, "event `event_id` must be a string of 1 to 256 characters"),
-        ({"type": "x" * 257}, "event `type` must be a string"),
+        ({"event_id": ""}, "`event_id` must have 1 to 256 characters, not 0"),
+        ({"type": "x" * 257}, "`type` must have 1 to 256 characters, not 257"),
+        ({"type": 3}, "event `type` must be a string, not 3"),
+        ({"user_id": "\ud800"}, r"`user_id` is '\\ud800', which is no Unicode text"),
         ({"item_id": 2**63}, "`item_id` is 9223372036854775808, which does not fit in 64 bits"),
         ({"item_id": True}, "`item_id` must be a whole number or a string, not True"),
         ({"user_id": 1.5}, r"`user_id` must be a whole number or a string, not 1\.5"),

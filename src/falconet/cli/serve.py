@@ -70,10 +70,13 @@ def serve(
 def _listen(host: str, port: int) -> socket.socket:
     """A socket bound to the address. Raises ConfigError where that cannot be had."""
     try:
-        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+        )[0]
     except socket.gaierror as error:
         raise ConfigError(f"`--host {host}` is no address", hint="127.0.0.1 is this machine") from error
-    listening = socket.socket(family)
+    # asyncio switches Nagle's algorithm off only where the socket says it is TCP; with it an answer takes 40 ms more.
+    listening = socket.socket(family, kind, protocol)
     if sys.platform != "win32":  # there it would let two servers share a port
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -280,7 +280,7 @@ def _field(location: Sequence[int | str]) -> str:
 def _answer(content: Any, status: int = 200) -> Response:
     """Plain values and our dataclasses as JSON. Not FastAPI's encoder, which would check every value again."""
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_plain)
-    return Response(body.encode(), status_code=status, media_type="application/json")
+    return Response(body.encode(errors="replace"), status_code=status, media_type="application/json")
 
 
 def _plain(value: Any) -> Any:

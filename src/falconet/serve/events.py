@@ -70,8 +70,9 @@ class Event:
             raise DataError("an event needs a `user_id` or a `session_id`, not both and not none")
         for name in ("event_id", "type"):
             text = getattr(self, name)
-            if not isinstance(text, str) or not 0 < len(text) <= _LONGEST:
-                raise DataError(f"event `{name}` must be a string of 1 to {_LONGEST} characters, not {text!r}")
+            if not isinstance(text, str):
+                raise DataError(f"event `{name}` must be a string, not {text!r}")
+            check_id(text, name)
         for name in ("item_id", "user_id", "session_id"):
             if getattr(self, name) is not None:
                 check_id(getattr(self, name), name)
@@ -90,13 +91,15 @@ class Event:
 
 
 def check_id(value: object, name: str) -> None:
-    """Raise DataError unless `value` is an id: a whole number of 64 bits or a short string."""
+    """Raise DataError unless `value` is an id: a whole number of 64 bits, or a short string that can be stored."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise DataError(f"`{name}` must be a whole number or a string, not {value!r}")
     if isinstance(value, int) and not -_INT64 <= value < _INT64:
         raise DataError(f"`{name}` is {value}, which does not fit in 64 bits", hint="send it as a string")
     if isinstance(value, str) and not 0 < len(value) <= _LONGEST:
         raise DataError(f"`{name}` must have 1 to {_LONGEST} characters, not {len(value)}")
+    if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+        raise DataError(f"`{name}` is {value!r}, which is no Unicode text")
 
 
 class Store(Protocol):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from falconet.batch import Batch, Feature, Ragged
-from falconet.errors import SchemaError
+from falconet.errors import DataError, SchemaError
+from falconet.etl.online import Online
 from falconet.etl.workflow import FittedWorkflow
 from falconet.schema import Column, Schema, Tag
 from falconet.serve.tables import Id, People, tensor_type
@@ -69,10 +70,20 @@ class RequestFeatures:
             features |= self._stranger(user_id)
             features |= {c.name: _row(c, []) for c in self._others}
         if self._context is not None:
-            values = self._context({name: context.get(name) for name in self._context.input_columns})
+            values = self._moment(self._context, context)
             features |= {c.name: _row(c, values[c.name]) for c in self._context_schema}
         features |= {name: _row(self.schema[name], list(history[-self.length :])) for name in self._histories}
         return Batch({name: features[name] for name in self.schema.names}, {}, 1, 1)
+
+    def _moment(self, online: Online, context: Mapping[str, Value]) -> Mapping[str, Any]:
+        """The context columns of a moment; what a request does not say is missing."""
+        raw = {name: context.get(name) for name in online.input_columns}
+        try:
+            return online(raw)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"`context` {raw} cannot be used: {error}", hint="values as in the training data"
+            ) from error
 
     def _stranger(self, user_id: Id | None) -> dict[str, Feature]:
         if self._profile is None:

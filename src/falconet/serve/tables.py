@@ -83,7 +83,8 @@ class Ids:
         """The id as the data has it: "7" is 7 where ids are numbers, 7 is "7" where they are strings."""
         if self.are_numbers and isinstance(value, str):
             digits = value.removeprefix("-")
-            return int(value) if digits.isascii() and digits.isdecimal() and str(int(value)) == value else value
+            number = int(value) if digits.isascii() and digits.isdecimal() else None
+            return number if number is not None and str(number) == value and -(2**63) <= number < 2**63 else value
         return value if self.are_numbers else str(value)
 
     def row(self, value: Id) -> int | None:
@@ -159,7 +160,7 @@ class People:
         self.ids = Ids(table.column("user_id"))
         seen = to_feature(table.column("seen"), schema["seen"])
         assert isinstance(seen, Ragged)
-        self._seen: npt.NDArray[np.int64] = seen.values.to(torch.int64).numpy()
+        self._seen: npt.NDArray[np.integer[Any]] = seen.values.numpy()
         self._offsets: list[int] = seen.offsets.tolist()
 
     def __len__(self) -> int:
@@ -168,7 +169,7 @@ class People:
     def row(self, user_id: Id) -> int | None:
         return self.ids.row(user_id)
 
-    def seen(self, row: int) -> npt.NDArray[np.int64]:
+    def seen(self, row: int) -> npt.NDArray[np.integer[Any]]:
         """Codes of everything that person met in training, oldest first."""
         return self._seen[self._offsets[row] : self._offsets[row + 1]]
 

@@ -125,8 +125,6 @@ def test_health_and_version_say_what_runs_here(client: Client, recommender: Reco
         ("/v1/recommend", {"user_id": True}, "user_id"),
         ("/v1/recommend", {"user_id": 2**64}, "user_id"),
         ("/v1/recommend", {"user_id": ""}, "user_id"),
-        ("/v1/recommend", {"user_id": "\ud800"}, "user_id"),
-        ("/v1/recommend", {"\udfff": 1}, "?"),
         ("/v1/recommend", {"history": [1, {}]}, "history.1"),
         ("/v1/recommend", {"history": list(range(1001))}, "history"),
         ("/v1/recommend", {"context": {"hour": [1]}}, "context.hour"),
@@ -156,7 +154,20 @@ def test_an_event_of_nobody_and_a_request_of_two_are_422(client: Client) -> None
     assert response.json()["error"]["hint"] == "an event or a request has one person"
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"nul", b"\xff\xfe", b'{"k": NaN}', b'{"user_id": 1e400}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"user_id": "\\ud800"}',
+        b'{"\\udfff": 1}',
+        b"",
+        b"{",
+        b"[1]",
+        b"nul",
+        b"\xff\xfe",
+        b'{"k": NaN}',
+        b'{"user_id": 1e400}',
+    ],
+)
 def test_a_body_that_is_no_request_is_422(client: Client, body: bytes) -> None:
     response = client.post("/v1/recommend", content=body, headers={"content-type": "application/json"})
     assert response.status_code == 422

@@ -113,8 +113,7 @@ def test_a_moment_of_another_type_is_an_error_that_shows_it(world: World, tmp_pa
     assert equal(features.batch(0, None, [], {"hour": 1.5}).features["hour"], torch.tensor([0.0]))
     with pytest.raises(DataError, match=r"`context` \{'hour': 'late'\} cannot be used"):
         features.batch(0, None, [], {"hour": "late"})
-    with pytest.raises(DataError, match=r"`context` \{'hour': None\} cannot be used: `hour` is missing"):
-        features.batch(0, None, [], {})
+    assert equal(features.batch(0, None, [], {}).features["hour"], torch.tensor([0.0]))
 
 
 def test_a_request_needs_no_label_and_extra_or_turned_columns_change_nothing(world: World) -> None:

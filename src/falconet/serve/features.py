@@ -97,10 +97,13 @@ class RequestFeatures:
 
 
 def _row(column: Column, value: Any) -> Feature:
-    """One row of a column from a plain value; lists of one length are padded with 0 at the end."""
+    """One row of a column from a plain value; lists of one length are padded with 0 at the end.
+
+    A number that is missing is 0: a person of whom it is unknown gets an answer all the same.
+    """
     dtype = tensor_type(column)
     if column.list is None:
-        return torch.tensor([value], dtype=dtype)
+        return torch.tensor([0 if value is None else value], dtype=dtype)
     values = list(value or [])
     if isinstance(column.list, int):
         cut = values[-column.list :]

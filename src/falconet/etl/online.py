@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import c_float
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -11,7 +10,7 @@ import polars as pl
 
 from falconet.errors import ColumnNotFoundError, DataError
 from falconet.etl.fit import Inputs, empty, ops_of
-from falconet.etl.op import ColumnOp, FrameOp, Op
+from falconet.etl.op import ColumnOp, FrameOp, Op, float32
 from falconet.etl.ops.history import Histories
 from falconet.etl.plan import Bound, Plan, Ref, label, numbered, run
 from falconet.etl.types import polars_type
@@ -151,7 +150,7 @@ def _conformer(column: Column) -> Callable[[Any], Any]:
     if kind.startswith(("int", "uint")):
         one: Callable[[Any], Any] = _integer
     elif kind == "float32":
-        one = _float32
+        one = float32
     elif kind.startswith("float"):
         one = float
     else:
@@ -163,10 +162,6 @@ def _conformer(column: Column) -> Callable[[Any], Any]:
 
 def _integer(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _float32(value: Any) -> float:
-    return c_float(value).value
 
 
 def _same(value: Any) -> Any:

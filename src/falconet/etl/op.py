@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from ctypes import c_float
 from typing import Any, ClassVar, Literal, NoReturn
 
 import polars as pl
@@ -161,6 +162,11 @@ def freeze(op: Op, **fields: Any) -> None:
     """Store checked or converted settings on a frozen operator, from its `__post_init__` only."""
     for name, value in fields.items():
         object.__setattr__(op, name, value)
+
+
+def float32(value: float) -> float:
+    """The number as a Float32 column holds it; too large ones are infinite."""
+    return c_float(value).value
 
 
 def as_tuple(value: str | Sequence[str] | None) -> tuple[str, ...]:

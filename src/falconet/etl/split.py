@@ -88,7 +88,9 @@ class _Write:
     def __call__(self, item: tuple[int, Part]) -> None:
         i, part = item
         frame = part.scan(row_numbers=True).rename({ROW: NUMBER}).collect()
-        frame = frame.with_columns(self.where.slice(part.first_row, part.rows).alias(ROW))
+        frame = frame.select(pl.exclude(NUMBER), NUMBER).with_columns(
+            self.where.slice(part.first_row, part.rows).alias(ROW)
+        )
         for name in self.names:
             rows = frame.filter(pl.col(ROW) == name).drop(ROW)
             if len(rows):

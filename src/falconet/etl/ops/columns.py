@@ -10,7 +10,7 @@ import polars as pl
 
 from falconet.errors import ConfigError, SchemaError
 from falconet.etl import expressions
-from falconet.etl.op import OPS, ColumnOp, FrameOp, as_tuple, freeze
+from falconet.etl.op import OPS, ColumnOp, FrameOp, as_tuple, float32, freeze
 from falconet.schema import Column, Tag
 
 
@@ -79,7 +79,7 @@ class FillMissing(FrameOp):
     def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:
         filled: dict[str, Any] = {}
         for name, value in values.items():
-            fill = float(self.fill_val) if columns[name].dtype.startswith("float") else self.fill_val
+            fill = self._typed(columns[name].dtype)
             if columns[name].is_list:
                 filled[name] = [fill if x is None or x != x else x for x in value or []]
             else:
@@ -87,6 +87,12 @@ class FillMissing(FrameOp):
             if self.add_binary_cols:
                 filled[f"{name}_filled"] = value is None or value != value
         return filled
+
+    def _typed(self, dtype: str) -> Any:
+        """The fill value as a column of this type holds it."""
+        if dtype == "float32":
+            return float32(float(self.fill_val))
+        return float(self.fill_val) if dtype.startswith("float") else self.fill_val
 
     def _missing(self, name: str, dtype: pl.DataType) -> pl.Expr:
         missing = pl.col(name).is_null()

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from falconet.errors import SchemaError
-from falconet.etl.op import OPS, ColumnOp, Group, StatOp
+from falconet.etl.op import OPS, ColumnOp, Group, StatOp, float32
 from falconet.etl.table import flatten
 from falconet.etl.types import polars_type
 from falconet.schema import Column, Tag
@@ -109,7 +109,7 @@ class Normalized(ColumnOp):
             return [self._scaled_value(x) for x in value]
         if value is None or value != value:
             return None
-        return float(np.float32((float(value) - self.mean) * self.scale))
+        return float32((float(value) - self.mean) * self.scale)
 
 
 _PARTS = pl.Schema({"number": pl.Int64(), "exponent": pl.Int32()})

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent / "src" / "falconet"
 FLOORS = {
     "errors": 0, "registry": 0.5, "hashing": 0.5, "progress": 0.5,
     "schema": 1, "config": 1, "batch": 1, "nn": 1.5, "compute": 1.5,
-    "io": 2, "train.runtime": 2,
+    "io": 2, "columns": 2.5, "train.runtime": 2,
     "loader": 3, "metrics": 3, "retrieval": 3, "datasets": 3,
     "etl": 3, "etl.ops": 3.2, "ops": 3.3, "etl.split": 3.4, "etl.online": 3.4, "etl.graph": 3.4, "etl.workflow": 3.5,
     "models": 4, "train": 5, "evaluate": 6, "serve": 7, "serve.app": 8,
@@ -33,7 +33,20 @@ GATES = {
 }
 
 NO_TORCH = ("etl", "ops", "compute", "datasets", "io", "schema", "config", "errors", "registry", "hashing", "progress")
-NO_POLARS = ("loader", "nn", "models", "metrics", "train", "retrieval", "datasets", "io", "schema", "config", "batch")
+NO_POLARS = (
+    "loader",
+    "columns",
+    "nn",
+    "models",
+    "metrics",
+    "train",
+    "retrieval",
+    "datasets",
+    "io",
+    "schema",
+    "config",
+    "batch",
+)
 NOT_ON_TRAINING_MACHINES = {"polars", "dask", "distributed", "pydantic", "typer", "fastapi", "uvicorn"}
 
 MODULES = sorted(

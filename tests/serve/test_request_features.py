@@ -11,6 +11,7 @@ import torch
 
 from falconet import ops
 from falconet.batch import Feature, Ragged
+from falconet.columns import read_columns
 from falconet.errors import DataError
 from falconet.etl.dataset import Dataset
 from falconet.etl.workflow import FittedWorkflow, Workflow
@@ -19,7 +20,7 @@ from falconet.loader.loader import Loader
 from falconet.schema import FOOTER_KEY, Column, Schema
 from falconet.serve.bundle import load_bundle
 from falconet.serve.features import RequestFeatures
-from falconet.serve.tables import as_batch, read_table
+from falconet.serve.tables import read_table
 from serving_world import HISTORY, World
 
 
@@ -143,7 +144,7 @@ def test_tables_become_the_tensors_the_loader_makes(tmp_path: Path) -> None:
     pq.write_table(pa.table(arrays).replace_schema_metadata(footer), tmp_path / "a.parquet")
     table, schema = read_table(tmp_path)
     assert schema == read_schema(tmp_path)
-    served = as_batch(table, schema)
+    served = read_columns(table, schema, where="a.parquet")
     (loaded,) = Loader(tmp_path, batch_size=3).batches()
-    assert served.features.keys() == loaded.features.keys()
-    assert all(equal(served.features[name], loaded.features[name]) for name in loaded.features)
+    assert served.keys() == loaded.features.keys()
+    assert all(equal(served[name], loaded.features[name]) for name in loaded.features)

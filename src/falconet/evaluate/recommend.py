@@ -16,8 +16,6 @@ from falconet.models.base import Model, Retriever
 from falconet.retrieval.candidates import CandidateRows
 from falconet.retrieval.exact import ExactIndex
 
-ITEM_ROWS = 8192  # items that go through a model at once
-
 
 class Recommends(Protocol):
     """Something that gives every user a list."""
@@ -32,7 +30,7 @@ class Retrieval:
 
     def __init__(self, retriever: Retriever, items: Items) -> None:
         self.retriever = retriever.eval()
-        self.index = ExactIndex(item_vectors(retriever, items), items.codes)
+        self.index = ExactIndex(retriever.vectors(items.features), items.codes)
 
     @torch.inference_mode()
     def search(self, users: Batch, k: int, exclude: Ragged | None = None) -> tuple[Tensor, Tensor]:
@@ -55,11 +53,3 @@ class TwoStage:
         logits_RK = logits_RK.masked_fill(codes_RK < 0, -torch.inf)
         best_RK, place_RK = logits_RK.sort(dim=1, descending=True, stable=True)
         return best_RK[:, :k], codes_RK.gather(1, place_RK)[:, :k]
-
-
-@torch.inference_mode()
-def item_vectors(retriever: Retriever, items: Items) -> Tensor:
-    """The vectors of the catalogue, in its order: float32 of [N, D]."""
-    retriever.eval()
-    starts = range(0, items.features.rows, ITEM_ROWS)
-    return torch.cat([retriever.item(items.features[a : a + ITEM_ROWS]) for a in starts]).float()

@@ -6,15 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
 from falconet.batch import Batch, Feature, Ragged
+from falconet.columns import read_columns
 from falconet.errors import ColumnNotFoundError, DataError, SchemaError
 from falconet.io.footer import data_files, read_schema
-from falconet.loader.columns import Field, Table, tensor_type
 from falconet.retrieval.candidates import POPULARITY
 from falconet.schema import Schema, Tag
 
@@ -111,28 +110,9 @@ def _read(path: str | Path, plain: tuple[str, ...]) -> tuple[Schema, dict[str, F
         if name not in whole:
             raise ColumnNotFoundError.of(name, whole.names, where=f"`{path}`")
     schema = Schema(tuple(c for c in whole if c.tags and c.name not in plain))
-    fields = []
-    for column in (*schema, *whole.only(plain)):
-        dtype = tensor_type(column)
-        if dtype is None:
-            raise SchemaError(
-                f"column `{column.name}` of `{path}` holds {column.dtype}, which no model can read",
-                hint="columns for show carry no tag",
-            )
-        fields.append(Field(column, dtype))
-    names = [field.column.name for field in fields]
-    files = [(file, pq.read_table(file, columns=names, partitioning=None)) for file in data_files(path)]
-    lists = [field.column.name for field in fields if field.column.list == "ragged"]
-    room = {name: sum(_values(table, name) for _, table in files) for name in lists}
-    table = Table(fields, sum(part.num_rows for _, part in files), room)
-    for file, part in files:
-        table.append(part, where=f"`{file}`")
-    return schema, table.take(torch.arange(table.rows))
-
-
-def _values(table: pa.Table, name: str) -> int:
-    total = pc.sum(pc.list_value_length(table.column(name))).as_py()
-    return int(total or 0)
+    names = [*schema.names, *plain]
+    table = pa.concat_tables([pq.read_table(file, columns=names, partitioning=None) for file in data_files(path)])
+    return schema, read_columns(table, whole.only(names), where=f"`{path}`")
 
 
 def _scalar(columns: dict[str, Feature], name: str, path: str | Path) -> Tensor:

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from falconet.columns import Field, Table
 from falconet.errors import ColumnNotFoundError, DataError
 from falconet.io.footer import RowGroup, read_footer
-from falconet.loader.columns import Field, Table
 from falconet.loader.plan import EpochPlan, Window
 
 T = TypeVar("T")

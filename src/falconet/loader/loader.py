@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from falconet.batch import Batch, Feature
+from falconet.columns import Field, Table, join, tensor_type
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.io.footer import RowGroup, data_files, read_footer, read_schema, row_groups
-from falconet.loader.columns import Field, Table, join, tensor_type
 from falconet.loader.fetch import Piece, Source, ahead, from_files, from_memory, memory_limit
 from falconet.loader.plan import WINDOW, EpochPlan
 from falconet.schema import FOOTER_KEY, Column, Schema, Tag

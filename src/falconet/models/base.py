@@ -17,6 +17,7 @@ from falconet.registry import Registry
 from falconet.schema import Column, Schema, Tag
 
 MODELS: Registry[Model] = Registry("model")
+ITEM_ROWS = 8192  # items that go through a retriever at once
 
 
 class Model(nn.Module):
@@ -101,6 +102,13 @@ class Retriever(Model):
     def item(self, batch: Batch) -> Tensor:
         """The items' vectors, from the item-side columns alone: [rows, D]."""
         raise NotImplementedError
+
+    @torch.inference_mode()
+    def vectors(self, items: Batch) -> Tensor:
+        """The vectors of a whole catalogue, in its order, for an index: float32 of [rows, D]. Sets evaluation mode."""
+        self.eval()
+        blocks = [self.item(items[start : start + ITEM_ROWS]) for start in range(0, items.rows, ITEM_ROWS)]
+        return torch.cat(blocks).float().contiguous()
 
 
 def one_id(schema: Schema, side: Tag, who: str) -> Column:

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from falconet.batch import Batch
 from falconet.config import from_plain, to_plain
 from falconet.errors import ArtifactError, ConfigError
 from falconet.etl.workflow import FittedWorkflow
@@ -35,7 +34,6 @@ from falconet.serve.tables import Catalogue, People, read_table, user_side
 FORMAT = 1  # of serving.json
 KIND = "bundle"
 _TOLERANCE = 1e-5  # how far a probe's scores may lie from those of the machine that built the bundle
-_CHUNK = 8192  # items per pass through the item tower
 _NOT_SERVED = ("relevant", "relevant_unknown")  # what users will do in the test has no place in a bundle
 
 
@@ -122,7 +120,7 @@ def build_bundle(
         _copy_table(users, to / "users.parquet", without=_NOT_SERVED)
         catalogue = Catalogue(to / "items.parquet", config.item)
         _write_popular(catalogue, config.item, to / "popular.parquet")
-        vectors_ND = item_vectors(_retriever(first, to), catalogue.features)
+        vectors_ND = _retriever(first, to).vectors(catalogue.features)
         ExactIndex(vectors_ND, catalogue.codes).save(to / "index.safetensors")
         _write_config(config, to)
         engine = _open(to, None).engine
@@ -138,13 +136,6 @@ def build_bundle(
             "probes": [{"request": request, **_probe(engine, request)} for request in requests],
         }
     return load_bundle(out)
-
-
-def item_vectors(retriever: Retriever, items: Batch) -> Tensor:
-    """The vectors of all items: float32 of [items, D]."""
-    with torch.inference_mode():
-        chunks = [retriever.item(items[at : at + _CHUNK]) for at in range(0, items.rows, _CHUNK)]
-    return torch.cat(chunks).float().contiguous()
 
 
 def _open(path: Path, manifest: Manifest | None) -> Bundle:

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from falconet.batch import Batch, Feature, Ragged
+from falconet.columns import tensor_type
 from falconet.errors import DataError, SchemaError
 from falconet.etl.online import Online
 from falconet.etl.workflow import FittedWorkflow
 from falconet.schema import Column, Schema, Tag
-from falconet.serve.tables import Id, People, tensor_type
+from falconet.serve.tables import Id, People
 
 Value = int | float | str | bool | None
 _STRANGER = 2  # the first out-of-vocabulary code (docs/contracts.md)
@@ -102,6 +103,7 @@ def _row(column: Column, value: Any) -> Feature:
     A number that is missing is 0: a person of whom it is unknown gets an answer all the same.
     """
     dtype = tensor_type(column)
+    assert dtype is not None, "a model's columns are numbers"
     if column.list is None:
         return torch.tensor([0 if value is None else value], dtype=dtype)
     values = list(value or [])

@@ -1,6 +1,6 @@
 """The two tables of a bundle in memory: the catalogue and the people known to training.
 
-Numbers become tensors of the types the loader gives in training: int32 where the stored type fits, else int64; float32.
+Numbers become the tensors that the loader gives in training (columns.py).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from falconet.batch import Batch, Feature, Ragged
+from falconet.batch import Batch, Ragged
+from falconet.columns import read_columns
 from falconet.errors import ArtifactError
 from falconet.io.footer import data_files, read_schema
-from falconet.schema import Column, Schema, Tag
+from falconet.schema import Schema, Tag
 
 Id = int | str
 SHOW = "show_"  # columns of items.parquet that people see start with this
@@ -31,43 +31,6 @@ def read_table(path: str | Path) -> tuple[pa.Table, Schema]:
     schema = read_schema(path)
     table = pa.concat_tables([pq.read_table(file, partitioning=None) for file in data_files(path)])
     return table.combine_chunks(), schema
-
-
-def to_feature(array: pa.ChunkedArray, column: Column) -> Feature:
-    """A column as a tensor: [rows], [rows, length] for lists of one length, Ragged for others."""
-    one = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-    if column.list is None:
-        return _numbers(one, column)
-    lengths = pc.list_value_length(one).fill_null(0).to_numpy(zero_copy_only=False)
-    values = _numbers(one.flatten(), column)
-    if isinstance(column.list, int):
-        return values.view(-1, column.list)
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return Ragged(values, torch.from_numpy(offsets))
-
-
-def tensor_type(column: Column) -> torch.dtype:
-    """The type of a column's values in tensors."""
-    kind = column.dtype
-    if kind in ("float16", "float32", "float64"):
-        return torch.float32
-    if kind == "bool":
-        return torch.bool
-    return torch.int32 if kind in ("int8", "int16", "int32", "uint8", "uint16", "date32[day]") else torch.int64
-
-
-def _numbers(array: pa.Array, column: Column) -> Tensor:
-    if array.null_count:
-        raise ArtifactError(f"column `{column.name}` has {array.null_count} missing values")
-    if pa.types.is_timestamp(array.type):
-        array = array.cast(pa.timestamp("us", array.type.tz), safe=False).cast(pa.int64())
-    return torch.from_numpy(array.to_numpy(zero_copy_only=False).copy()).to(tensor_type(column))
-
-
-def as_batch(table: pa.Table, schema: Schema) -> Batch:
-    """The columns of `schema` as a batch."""
-    return Batch.of({column.name: to_feature(table.column(column.name), column) for column in schema})
 
 
 class Ids:
@@ -101,7 +64,7 @@ class Catalogue:
     def __init__(self, path: str | Path, item: str) -> None:
         self.table, self.schema = read_table(path)
         self.features_schema = Schema(tuple(c for c in self.schema if c.tags))
-        self.features = as_batch(self.table, self.features_schema)
+        self.features = Batch.of(read_columns(self.table, self.features_schema, where=f"`{path}`"))
         codes = self.features.features[item]
         assert isinstance(codes, Tensor)
         self.codes = codes.to(torch.int64)
@@ -156,9 +119,9 @@ class People:
     def __init__(self, path: str | Path, wanted: Sequence[str]) -> None:
         table, schema = read_table(path)
         self.schema = Schema(tuple(c for c in schema if c.name in wanted))
-        self.features = as_batch(table, self.schema)
+        self.features = Batch.of(read_columns(table, self.schema, where=f"`{path}`"))
         self.ids = Ids(table.column("user_id"))
-        seen = to_feature(table.column("seen"), schema["seen"])
+        seen = read_columns(table, schema.only(["seen"]), where=f"`{path}`")["seen"]
         assert isinstance(seen, Ragged)
         self._seen: npt.NDArray[np.integer[Any]] = seen.values.numpy()
         self._offsets: list[int] = seen.offsets.tolist()

@@ -19,7 +19,7 @@ from torch import Tensor
 from falconet.batch import Feature, Ragged
 from falconet.errors import DataError, SchemaError
 from falconet.io.footer import from_arrow
-from falconet.schema import Column
+from falconet.schema import Column, Schema
 
 _TENSOR_TYPES = {
     torch.int32: {"int8", "int16", "int32", "uint8", "uint16", "date32[day]"},
@@ -107,6 +107,24 @@ class Table:
             else values.index_select(0, rows)
             for name, values in self._columns.items()
         }
+
+
+def read_columns(table: pa.Table, schema: Schema, *, where: str) -> dict[str, Feature]:
+    """The columns of `schema` in a table that is already in memory. `where` names its file in errors."""
+    fields = []
+    for column in schema:
+        dtype = tensor_type(column)
+        if dtype is None:
+            raise SchemaError(
+                f"column `{column.name}` of {where} holds {column.dtype}, which no model can read",
+                hint="columns for show carry no tag",
+            )
+        fields.append(Field(column, dtype))
+    lists = [column.name for column in schema if column.list == "ragged"]
+    room = {name: int(pc.sum(pc.list_value_length(table.column(name))).as_py() or 0) for name in lists}
+    made = Table(fields, table.num_rows, room)
+    made.append(table, where=where)
+    return made.take(torch.arange(table.num_rows))
 
 
 def join(pieces: Sequence[dict[str, Feature]]) -> dict[str, Feature]:

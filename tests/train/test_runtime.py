@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from falconet.errors import ConfigError, DataError
-from falconet.train.runtime import ALONE, Place, Runtime, read_place
+from falconet.train.runtime import ALONE, Place, Runtime, _built_for, read_place
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 OMPI = {
@@ -72,6 +72,22 @@ def test_alone_everything_is_local() -> None:
 
 def _fails() -> None:
     raise DataError("no file")
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "usable"),
+    [
+        ((9, 0), ["sm_80", "sm_90", "compute_90"], True),
+        ((8, 6), ["sm_80", "sm_90"], True),
+        ((5, 2), ["sm_75", "sm_80"], False),
+        ((12, 0), ["sm_90a", "compute_90"], True),
+        ((12, 0), ["sm_90a"], False),
+    ],
+)
+def test_a_gpu_that_torch_was_not_built_for_is_seen(
+    capability: tuple[int, int], architectures: list[str], usable: bool
+) -> None:
+    assert _built_for(capability, architectures) is usable
 
 
 def test_an_unknown_device_is_refused() -> None:

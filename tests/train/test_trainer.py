@@ -306,6 +306,16 @@ def test_the_run_of_another_step_makes_way(data: Path, tmp_path: Path) -> None:
     assert read_artifact(tmp_path / "run", "run").extra["step"] == "new"
 
 
+def test_a_start_and_an_end_that_were_cut_off_are_made_again(data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".tmp-config.json-1-2").touch()
+    first = Trainer(config(), run).fit(net(), loader(data), resume="auto")
+    (run / "manifest.json").unlink()
+    assert Trainer(config(), run).fit(net(seed=3), loader(data), resume="auto") == first
+    assert read_artifact(run, "run").extra["step"] is None
+
+
 def test_a_damaged_snapshot_is_named(data: Path, tmp_path: Path) -> None:
     with pytest.raises(Stop):
         Trainer(config(snapshot_steps=4), tmp_path / "run").fit(net(), loader(data), on_step=stopped_after(5))  # type: ignore[arg-type]

@@ -230,6 +230,11 @@ def everything(rows: Path, data: Path, held_out: Path, folder: Path) -> dict[str
         found["bfloat16"] = exchanged_in_bfloat16(data)
         found["order"] = [walk(loader, runtime, epoch) for epoch in (0, 1)]
         cut_off(data, folder, 7)
+        with runtime.main_first():
+            there = float((folder / "download").exists())
+            (folder / "download").touch()
+        found["found_it_there"] = runtime.sums(torch.tensor([there])).tolist()
+        (folder / "download").unlink(missing_ok=True)
         try:
             runtime.on_main(lambda: Loader(folder / "nothing", batch_size=1).rows)
         except FalconetError as error:
@@ -295,9 +300,3 @@ def dies_on_one(folder: Path) -> None:
         if runtime.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(600)
-
-
-def sum_of_ranks() -> list[float]:
-    """0 + 1 + ... over the group."""
-    with Runtime.start() as runtime:
-        return [float(x) for x in runtime.sums(torch.tensor([float(runtime.rank)])).tolist()]

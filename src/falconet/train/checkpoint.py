@@ -49,7 +49,6 @@ class Position:
     history: list[dict[str, Any]] = field(default_factory=list)  # the lines of metrics.jsonl
     best: dict[str, Any] | None = None  # the line of the best epoch
     stale: int = 0  # epochs since then
-    ended: bool = False
 
 
 class RunFolder:
@@ -71,7 +70,10 @@ class RunFolder:
         other_step = before is not None and config["step"] is not None and before.get("step") != config["step"]
         if other_step and resume == "auto":
             note(f"`{self.path}` is the run of other settings or data: starting anew")
-            shutil.rmtree(self.path)
+            aside = self.path.with_name(f".tmp-{self.path.name}-old")
+            shutil.rmtree(aside, ignore_errors=True)
+            self.path.rename(aside)  # a removal that is cut off would leave something that is no run
+            shutil.rmtree(aside)
             before = None
         if before is not None and resume == "never":
             raise ArtifactError(f"`{self.path}` holds a run already", hint='resume="auto", or another folder')
@@ -101,9 +103,10 @@ class RunFolder:
         return found
 
     def _start_anew(self, config: Mapping[str, Any]) -> None:
-        (self.path / "snapshots").mkdir(parents=True, exist_ok=True)
-        (self.path / "run.jsonl").unlink(missing_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         write_file(self.path / "config.json", json.dumps(config, indent=1, sort_keys=True).encode())
+        (self.path / "snapshots").mkdir(exist_ok=True)
+        (self.path / "run.jsonl").unlink(missing_ok=True)
         self.write_metrics(Position())
 
     def _last(self) -> Position | None:

@@ -10,7 +10,7 @@ import atexit
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -252,20 +252,26 @@ def _device(asked: str | None, place: Place) -> torch.device:
             raise ConfigError("no GPU that this torch can use", hint='device="cpu", or install a CUDA build of torch')
         return torch.device("cpu")
     count = torch.cuda.device_count()
-    if place.local_rank >= count:
+    if place.local_world > count:  # all of them decide alike, or they would not find each other
         if asked == "cuda":
-            raise ConfigError(f"local rank {place.local_rank} has no GPU: this machine has {count}")
-        note(f"{place.local_world} processes share {count} GPU(s): all of them use the CPU instead")
+            raise ConfigError(f"{place.local_world} processes on a machine with {count} GPU(s)", hint="one per GPU")
+        if place.local_rank == 0:
+            note(f"{place.local_world} processes and {count} GPU(s): all of them use the CPU")
         return torch.device("cpu")
-    if place.local_world > count:
-        return torch.device("cpu")
-    major, minor = torch.cuda.get_device_capability(place.local_rank)
-    known = torch.cuda.get_arch_list()
-    if known and not any(int(arch.split("_")[1].rstrip("af")) // 10 == major for arch in known if "_" in arch):
-        name = torch.cuda.get_device_name(place.local_rank)
-        note(f"{name} (capability {major}.{minor}) is not one this torch was built for: using the CPU")
+    if not _built_for(torch.cuda.get_device_capability(place.local_rank), torch.cuda.get_arch_list()):
+        note(f"this torch was not built for {torch.cuda.get_device_name(place.local_rank)}: using the CPU")
         return torch.device("cpu")
     return torch.device("cuda", place.local_rank)
+
+
+def _built_for(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
+    """Whether machine code (sm_XY) of the GPU's own generation, or code to compile for it (compute_XY), is there."""
+    own = capability[0] * 10 + capability[1]
+    for architecture in architectures:
+        kind, _, number = architecture.rstrip("af").partition("_")
+        if int(number) <= own and (kind == "compute" or int(number) // 10 == capability[0]):
+            return True
+    return not architectures
 
 
 _store: TCPStore | None = None  # kept, so that a group can be left and another one joined in the same process

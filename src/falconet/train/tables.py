@@ -112,26 +112,27 @@ class TableOptimizer:
                 self._update(name, gradient, learning_rate)
 
     def _update(self, name: str, gradient: RowGradient, learning_rate: float) -> None:
-        ids_U, values_UD = gradient.ids, gradient.values
+        ids_U, step_UD = gradient.ids, gradient.values
         weight, state = self.weights[name].data, self.state[name]
-        step_UD = values_UD
-        if self._rule != "sgd":
-            square_U = values_UD.square().mean(1)
-            before_U = state["square"].index_select(0, ids_U)
-            if self._rule == "rowwise_rmsprop":
-                touches_U = state["touches"].index_select(0, ids_U) + 1
-                state["touches"].index_copy_(0, ids_U, touches_U)
-                after_U = before_U.lerp(square_U, 1 - DECAY)
-                size_U = (after_U / (1 - DECAY**touches_U)).sqrt()
-            else:
-                after_U = before_U + square_U
-                size_U = after_U.sqrt()
-            state["square"].index_copy_(0, ids_U, after_U)
-            step_UD = values_UD / (size_U + EPSILON).unsqueeze(1)
-        rows_UD = weight.index_select(0, ids_U)
         if self._weight_decay:
-            rows_UD *= 1 - learning_rate * self._weight_decay
-        weight.index_copy_(0, ids_U, rows_UD.sub_(step_UD, alpha=learning_rate))
+            rows_UD = weight.index_select(0, ids_U)
+            weight.index_copy_(0, ids_U, rows_UD.mul_(1 - learning_rate * self._weight_decay))
+        if self._rule == "sgd":
+            weight.index_add_(0, ids_U, step_UD, alpha=-learning_rate)
+            return
+        square_U = torch.linalg.vector_norm(step_UD, dim=1).square() / weight.shape[1]
+        before_U = state["square"].index_select(0, ids_U)
+        if self._rule == "rowwise_rmsprop":
+            touches_U = state["touches"].index_select(0, ids_U) + 1
+            state["touches"].index_copy_(0, ids_U, touches_U)
+            after_U = before_U.lerp(square_U, 1 - DECAY)
+            size_U = (after_U / (1 - DECAY**touches_U)).sqrt()
+        else:
+            after_U = before_U + square_U
+            size_U = after_U.sqrt()
+        state["square"].index_copy_(0, ids_U, after_U)
+        # In place: the gradient is used up here, and large temporaries cost more than the arithmetic.
+        weight.index_add_(0, ids_U, step_UD.mul_((-learning_rate / (size_U + EPSILON)).unsqueeze(1)))
 
     def _nothing(self, name: str) -> RowGradient:
         weight = self.weights[name]

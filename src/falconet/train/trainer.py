@@ -162,9 +162,10 @@ class _Fit:
     def _epoch(self) -> None:
         place, runtime, every = self.position, self.runtime, self.config.snapshot_steps
         before, start = place.rows, time.monotonic()
+        left = self.loader.rows - (before - (place.history[-1]["rows"] if place.history else 0))
         with (
             closing(self.loader.batches(place.epoch, place.step, runtime.rank, runtime.world)) as batches,
-            progress(f"epoch {place.epoch + 1}", self.loader.rows) if runtime.is_main else nullcontext() as task,
+            progress(f"epoch {place.epoch + 1}", left) if runtime.is_main else nullcontext() as task,
         ):
             self.objective.train()
             for batch in batches:

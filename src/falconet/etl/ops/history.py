@@ -127,45 +127,42 @@ class Histories(FrameOp):
         return {**outputs, self.plan.name: replace(made, tags=tags, nullable=False, **of_item)}  # type: ignore[arg-type]
 
     def _look_up(self, frame: pl.DataFrame) -> pl.DataFrame:
-        code, start, end = self._spans_of(frame)
+        start, end = self._spans_of(frame)
         if self.plan.time is None:
             values, lengths = self._others(frame, start, end)
         else:
-            stop = self._before(frame, code, end)
+            stop = self._before(frame, start, end)
             lengths = np.minimum(stop - start, self.plan.length)
             values = self._items.gather(_ranges(stop - lengths, lengths))
         return frame.with_columns(_lists(values, lengths).alias(self.plan.name))
 
-    def _spans_of(self, frame: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
-        """Per row its key's number, and from where to where its key's events are; -1, 0, 0 for an unknown key."""
+    def _spans_of(self, frame: pl.DataFrame) -> tuple[Ints, Ints]:
+        """Per row from where to where its key's events are; 0 to 0 for an unknown key."""
         key = self.plan.key
         asked = frame.lazy().select(matching(pl.col(key), frame.schema[key], self._spans.schema[key], key).alias(key))
         found = asked.join(self._spans.lazy(), on=key, how="left", maintain_order="left").collect()
-        code = found["code"].fill_null(-1).to_numpy()
-        return code, found["start"].fill_null(0).to_numpy(), found["end"].fill_null(0).to_numpy()
+        return found["start"].fill_null(0).to_numpy(), found["end"].fill_null(0).to_numpy()
 
-    def _before(self, frame: pl.DataFrame, code: Ints, end: Ints) -> Ints:
-        """Where the events that a row may see end: all with smaller (key, time, row)."""
+    def _before(self, frame: pl.DataFrame, start: Ints, end: Ints) -> Ints:
+        """Where the events that a row may see end: a binary search among its key's events, for all rows at once."""
         assert self.plan.time is not None
         asked = frame[self.plan.time]
-        if asked.dtype.is_float():
-            asked = asked.fill_nan(None)
-        known = asked.is_not_null().to_numpy()
-        times = asked.cast(self.events.schema[self.plan.time]) if asked.dtype.is_temporal() else asked
-        time = _numbers(times)
-        rank = np.searchsorted(self._times, time, side="left")
-        at = code * (len(self._times) + 1) + rank
-        if self.plan.row is None:
-            stop = np.searchsorted(self._places, at, side="left")
-        else:
-            # Ties: the place among distinct (key, time), then the number of tied events with a smaller row.
-            tied = np.isin(at, self._distinct) & (self._times[np.minimum(rank, len(self._times) - 1)] == time)
-            order = frame[self.plan.row].cast(pl.Int64)
-            tied &= order.is_not_null().to_numpy()
-            smaller = np.where(tied, np.searchsorted(self._rows, order.fill_null(0).to_numpy(), side="left"), 0)
-            place = np.searchsorted(self._distinct, at, side="left") * (len(self._rows) + 1) + smaller
-            stop = np.searchsorted(self._tie_places, place, side="left")
-        return np.where(known & (code >= 0), stop, end)
+        time = _numbers(asked.cast(self.events.schema[self.plan.time]) if asked.dtype.is_temporal() else asked)
+        row = None if self.plan.row is None else frame[self.plan.row].cast(pl.Int64)
+        first = np.zeros(0) if row is None else row.fill_null(np.iinfo(np.int64).min).to_numpy()
+        low, high = start.copy(), end.copy()
+        searching = np.flatnonzero(low < high)
+        while len(searching):
+            middle = (low[searching] + high[searching]) // 2
+            smaller = self._event_times[middle] < time[searching]
+            if row is not None:
+                tied = self._event_times[middle] == time[searching]
+                smaller |= tied & (self._event_rows[middle] < first[searching])
+            low[searching] = np.where(smaller, middle + 1, low[searching])
+            high[searching] = np.where(smaller, high[searching], middle)
+            searching = searching[low[searching] < high[searching]]
+        known = asked.is_not_null() & asked.is_not_nan() if asked.dtype.is_float() else asked.is_not_null()
+        return np.where(known.to_numpy(), low, end)
 
     def _others(self, frame: pl.DataFrame, start: Ints, end: Ints) -> tuple[pl.Series, Ints]:
         """The last items of a key but for the row's own item: enough of them are taken that it can be left out."""
@@ -220,19 +217,14 @@ class Histories(FrameOp):
 
     @cached_property
     def _spans(self) -> pl.DataFrame:
-        """Per key its number and where its events are."""
+        """Per key where its events are."""
         counted = self.events.group_by(self.plan.key, maintain_order=True).agg(pl.len().cast(pl.Int64).alias("count"))
         end = pl.col("count").cum_sum()
-        return counted.select(
-            self.plan.key,
-            (end - pl.col("count")).alias("start"),
-            end.alias("end"),
-            pl.int_range(pl.len()).alias("code"),
-        )
+        return counted.select(self.plan.key, (end - pl.col("count")).alias("start"), end.alias("end"))
 
     @cached_property
     def _span_of(self) -> dict[Any, tuple[int, int]]:
-        return {key: (start, end) for key, start, end, _ in self._spans.rows()}
+        return {key: (start, end) for key, start, end in self._spans.rows()}
 
     @cached_property
     def _counts(self) -> pl.DataFrame:
@@ -246,30 +238,6 @@ class Histories(FrameOp):
     @cached_property
     def _event_rows(self) -> Ints:
         return self.events[ROW].to_numpy()
-
-    @cached_property
-    def _times(self) -> NDArray[Any]:
-        return np.unique(self._event_times)
-
-    @cached_property
-    def _places(self) -> Ints:
-        """One number per event, ascending: its key's number and its time's rank."""
-        code = np.repeat(self._spans["code"].to_numpy(), (self._spans["end"] - self._spans["start"]).to_numpy())
-        return code * (len(self._times) + 1) + np.searchsorted(self._times, self._event_times, side="left")
-
-    @cached_property
-    def _distinct(self) -> Ints:
-        return np.unique(self._places)
-
-    @cached_property
-    def _rows(self) -> Ints:
-        return np.unique(self._event_rows)
-
-    @cached_property
-    def _tie_places(self) -> Ints:
-        """One number per event, ascending: the place of its (key, time) among the distinct ones and its row's rank."""
-        group = np.searchsorted(self._distinct, self._places, side="left")
-        return group * (len(self._rows) + 1) + np.searchsorted(self._rows, self._event_rows, side="left")
 
 
 def _comparable(given: pl.DataType, known: pl.DataType) -> bool:

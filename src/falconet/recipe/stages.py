@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -119,25 +117,15 @@ def _plain(value: object) -> object:
 
 
 def _train(stage: StageConfig, rows: Path, folder: Path, seed: int, step: str) -> None:
-    """Train a stage's model on a folder of rows. A run of this very step goes on where it stopped."""
+    """Train a stage's model on a folder of rows. A run of this very step goes on where it stopped, another's is replaced."""
     loader = Loader(rows, batch_size=stage.batch_size, shuffle=True, seed=seed)
     kind = MODELS[stage.model]
     torch.manual_seed(seed)
     model = kind.from_schema(loader.schema, from_plain(kind.Config, stage.config, where="config"))
     if isinstance(model, Retriever):
         model.set_counts(count_items(rows, len(model.counts)))
-    if _step_of(folder) != step:
-        shutil.rmtree(folder, ignore_errors=True)
     config = from_plain(TrainConfig, {"seed": seed, **stage.train}, where="train")
     Trainer(config, folder=folder).fit(model, loader, resume="auto", step_key=step)
-
-
-def _step_of(folder: Path) -> str | None:
-    """The key of the step that a run, finished or not, belongs to."""
-    try:
-        return str(json.loads((folder / "config.json").read_bytes())["step"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # no run, or one that is not ours: it starts anew
 
 
 def _retriever(work: Path, name: str = "retriever") -> Retriever:

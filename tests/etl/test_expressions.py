@@ -37,6 +37,7 @@ def test_a_number_keeps_the_narrow_type_of_its_column() -> None:
         X.clip(1, 2).log1p().round(2),
         X.cast(pl.String).str.slice(0, 1),
         pl.max_horizontal(X, pl.lit(2)),
+        pl.when(X > 1).then(pl.lit("Object")).otherwise(pl.lit("AnonymousFunction")),
     ],
     ids=str,
 )

@@ -127,8 +127,17 @@ def test_a_row_that_a_filter_drops_is_an_error() -> None:
         online({"x": 1, "y": 7})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("movie", "1"), ("price", "cheap"), ("user", 7), ("words", "x y"), ("words", 3)]
+)
+def test_a_value_of_another_type_is_an_error_with_the_column_s_name(online: Online, name: str, value: object) -> None:
+    row = dict.fromkeys(online.input_columns)
+    with pytest.raises(DataError, match=f"`{name}` cannot be {value!r}"):
+        online({**row, name: value})
+
+
 def test_a_value_an_expression_cannot_use_is_an_error() -> None:
     node = ["x"] >> ops.LambdaOp(lambda col: col + 1)
     online = fl.Workflow(node).fit(fl.Dataset(pl.DataFrame({"x": [1, 2]}))).online()
     with pytest.raises(DataError, match="`LambdaOp` cannot use"):
-        online({"x": "one"})
+        online({"x": 2**70})

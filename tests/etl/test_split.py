@@ -16,8 +16,6 @@ from falconet.etl.split import write_split
 from falconet.hashing import stable_hash
 from falconet.testing.contracts import same, write_parts
 
-pytest_plugins = ["falconet.testing.executors"]
-
 
 @pytest.fixture
 def frame() -> pl.DataFrame:

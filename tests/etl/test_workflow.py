@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import falconet as fl
 from falconet import ops
@@ -21,8 +23,6 @@ from falconet.etl.op import OPS, ColumnOp, FrameOp, Group, StatOp
 from falconet.io.artifact import MANIFEST, seal
 from falconet.io.footer import read_schema
 from falconet.testing.contracts import same, write_parts
-
-pytest_plugins = ["falconet.testing.executors"]
 
 MOVIES = pl.DataFrame(
     {"movieId": [1, 2, 3, 4], "genres": [["a", "b"], ["a"], [], None], "year": [1990, 1995, None, 2001]}
@@ -404,3 +404,48 @@ def test_filtered_rows_keep_their_numbers(ratings: pl.DataFrame, tmp_path: Path,
     same(got, fitted.transform(ratings))
     assert ROW not in got.columns
     assert issubclass(ops.Filter, FrameOp)
+
+
+def test_structs_may_stand_in_the_data_beside_the_graph() -> None:
+    frame = pl.DataFrame({"x": [1, 2], "s": [{"a": 1}, {"a": 2}], "ll": [[[1]], [[2]]]})
+    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(frame))
+    assert fitted.transform(frame)["x"].to_list() == [3, 4]
+
+
+def test_lists_come_back_from_disk_as_they_were_coded(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"x": [["a", "b"], [], None, ["a", None], [], []]})
+    parts = write_parts(frame, (4,), tmp_path / "in")
+    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(parts)
+    out = fitted.transform(parts).to_parquet(tmp_path / "out", output_files=2)
+    assert fl.Dataset(out).scan().collect()["x"].to_list() == [[3, 4], [], [1], [3, 1], [], []]
+    assert fl.Dataset(out).schema == {"x": pl.List(pl.Int32)}
+    assert read_schema(out)["x"].list == "ragged"
+
+
+@given(
+    st.lists(st.none() | st.sampled_from("abcdef"), min_size=1, max_size=30),
+    st.lists(st.none() | st.lists(st.none() | st.sampled_from("abxyz"), max_size=3), min_size=1, max_size=30),
+    st.integers(0, 4),
+    st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_codes_are_in_range_and_go_back_to_their_values(
+    scalars: list[str | None], lists: list[list[str | None] | None], threshold: int, joint: bool
+) -> None:
+    n = min(len(scalars), len(lists))
+    frame = pl.DataFrame({"a": scalars[:n], "b": lists[:n]}, schema={"a": pl.String, "b": pl.List(pl.String)})
+    node = ([["a", "b"]] if joint else ["a", "b"]) >> ops.Categorify(freq_threshold=threshold)
+    fitted = fl.Workflow(node).fit(fl.Dataset(frame))
+    got = fitted.transform(frame)
+    known = {name: op for pairs in fitted._bound.values() for group, op in pairs for name in group}
+    for name, codes, values in (("a", got["a"], frame["a"]), ("b", got["b"].explode(), frame["b"].explode())):
+        op = known[name]
+        assert isinstance(op, ops.Categories)
+        back = codes.to_frame().select(op.inverse(pl.col(name))).to_series()
+        for code, value, again in zip(codes, values, back, strict=True):
+            if code is None:
+                assert value is None  # an empty list
+                continue
+            assert 0 < code < fitted.schema[name].cardinality  # type: ignore[operator]
+            assert (code == 1) == (value is None)
+            assert again == (None if code <= 2 else value)

@@ -14,6 +14,7 @@ from falconet.etl.op import Group, KeyedOp, Op, StatOp
 from falconet.etl.plan import Bound, Described, Plan, Step, asks_row, numbered, run, where
 from falconet.etl.table import plain
 from falconet.etl.types import polars_type
+from falconet.progress import progress
 from falconet.schema import Column
 
 States = Mapping[tuple[int, Group], pl.DataFrame]
@@ -41,7 +42,10 @@ def fit(plan: Plan, parts: Sequence[Part], inputs: Inputs, executor: Executor) -
     """The state of every statistic of the plan."""
     states: dict[tuple[int, Group], pl.DataFrame] = {}
     bound: dict[int, Bound] = {}
-    left = list(plan.steps)
+    rows = sum(part.rows for part in parts)
+    learned = [step for step in plan.steps if isinstance(step.op, StatOp)]
+    needed = plan.part_of(ref for step in learned for ref in step.inputs).steps
+    left = [step for step in plan.steps if step in learned or any(step.id == other.id for other in needed)]
     while left:
         ready = [step for step in left if all(s.id in bound for s in plan.part_of(step.inputs).steps)]
         statistics = [step for step in ready if isinstance(step.op, StatOp)]
@@ -55,7 +59,9 @@ def fit(plan: Plan, parts: Sequence[Part], inputs: Inputs, executor: Executor) -
                 bound[step.id] = gather(plan, step, bound, parts, inputs, executor)
         else:
             one = Pass(plan, tuple(statistics), dict(bound), inputs)
-            found = executor.map_reduce(one, parts, one.merge)
+            with progress("fitting", total=rows) as task:
+                found = executor.map_reduce(one, parts, one.merge)
+                task.advance(rows)
             states.update(zip(one.keys, found, strict=True))
             for step in statistics:
                 assert isinstance(step.op, StatOp)

@@ -62,7 +62,10 @@ class Online:
                 value = row[name]
             except KeyError:
                 raise ColumnNotFoundError.of(name, row, where="the row") from None
-            values[(0, name)] = None if value is None else conform(value)
+            try:
+                values[(0, name)] = None if value is None else conform(value)
+            except (TypeError, ValueError) as error:
+                raise DataError(f"`{name}` cannot be {value!r}: {error}") from error
         for step in self._steps:
             step(values, row)
         return {name: values[ref] for name, ref in self._plan.outputs}
@@ -154,14 +157,29 @@ def _conformer(column: Column) -> Callable[[Any], Any]:
     elif kind.startswith("float"):
         one = float
     else:
-        one = _same
-    if column.list is None:
-        return one
-    return lambda values: [None if value is None else one(value) for value in values]
+        one = _string if kind == "string" else _same
+    return one if column.list is None else _list_of(one)
+
+
+def _list_of(one: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
+    def many(values: Any) -> list[Any]:
+        if isinstance(values, (str, bytes, Mapping)):
+            raise TypeError("a list is needed")
+        return [None if value is None else one(value) for value in values]
+
+    return many
 
 
 def _integer(value: Any) -> Any:
+    if not isinstance(value, (int, float)):
+        raise TypeError("a number is needed")
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a string is needed")
+    return value
 
 
 def _same(value: Any) -> Any:

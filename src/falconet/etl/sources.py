@@ -50,7 +50,7 @@ def open_source(source: Any, dtypes: Mapping[str, pl.DataType], separator: str |
             twice = next(path for path in paths if paths.count(path) > 1)
             raise DataError(f"`{twice}` is in the list twice")
         return _open_files(paths, dtypes, separator)
-    return (_store(_as_polars(source)),)
+    return (_store(as_polars(source)),)
 
 
 def _find(source: str) -> list[Path]:
@@ -150,7 +150,8 @@ def _scan_csv(
     )
 
 
-def _as_polars(source: Any) -> pl.DataFrame | pl.LazyFrame:
+def as_polars(source: Any) -> pl.DataFrame | pl.LazyFrame:
+    """A Polars, pandas or Arrow table as a Polars frame. Raises DataError for anything else."""
     if isinstance(source, (pl.DataFrame, pl.LazyFrame)):
         return source
     try:

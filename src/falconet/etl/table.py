@@ -6,31 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
-from falconet.errors import DataError, SchemaError
+from falconet.errors import SchemaError
 from falconet.etl.dataset import Dataset
+from falconet.etl.sources import as_polars
 
 
 def as_frame(data: Any) -> pl.DataFrame:
     """A Polars frame from Polars, pandas, Arrow, a Dataset, or a path. A pandas index is not data and is dropped."""
-    if isinstance(data, pl.DataFrame):
-        return data
-    if isinstance(data, pl.LazyFrame):
-        return data.collect()
     if isinstance(data, (str, Path)):
         data = Dataset(data)
-    if isinstance(data, Dataset):
-        return data.scan().collect()
-    if isinstance(data, (pa.Table, pa.RecordBatch)):
-        frame = pl.from_arrow(data)
-        assert isinstance(frame, pl.DataFrame)
-        return frame
-    if type(data).__module__.partition(".")[0] == "pandas":
-        return pl.from_pandas(data)
-    raise DataError(
-        f"a {type(data).__name__} is no table", hint="a Polars, pandas or Arrow frame, a Dataset, or a path to files"
-    )
+    frame = data.scan() if isinstance(data, Dataset) else as_polars(data)
+    return frame.collect() if isinstance(frame, pl.LazyFrame) else frame
 
 
 def plain(frame: pl.LazyFrame) -> pl.LazyFrame:

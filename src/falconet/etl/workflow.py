@@ -290,7 +290,7 @@ class _Collect:
 def describe_data(dataset: Dataset) -> dict[str, Column]:
     """The data's columns: tags and sizes from the footer where falconet wrote it, else from the types alone."""
     known = read_schema(dataset.parts()[0].path)
-    found = described(dataset.schema, dataset.schema)
+    found = described(dataset.schema, [name for name, dtype in dataset.schema.items() if _has_place(dtype)])
     return {
         name: replace(known[name], dtype=column.dtype, list=column.list, source=(name,)) if name in known else column
         for name, column in found.items()
@@ -298,10 +298,11 @@ def describe_data(dataset: Dataset) -> dict[str, Column]:
 
 
 def described(schema: pl.Schema, names: Sequence[str] | Iterable[str]) -> dict[str, Column]:
-    """The columns of these names that are there, by their types; what no schema can describe is left out."""
-    found = {}
-    for name in names:
-        if name in schema:
-            column = column_of(name, schema[name])
-            found[name] = replace(column, source=(name,))
-    return found
+    """The columns of these names that are there, by their types."""
+    return {name: replace(column_of(name, schema[name]), source=(name,)) for name in names if name in schema}
+
+
+def _has_place(dtype: pl.DataType) -> bool:
+    """Whether a graph can use the type: structs, decimals and lists of lists may stand in the data beside it."""
+    inner = dtype.inner if isinstance(dtype, (pl.List, pl.Array)) else dtype
+    return not (inner.is_nested() or inner.is_decimal() or inner.is_object() or inner in (pl.Int128, pl.UInt128))

@@ -28,7 +28,8 @@ class Categorify(StatOp):
     Ties go by ascending value (strings by their UTF-8 bytes). Lists are coded element by element: an empty list stays
     empty, a null list becomes [1]. The columns of a nested list, `[["user", "friend"]]`, share one vocabulary and one
     domain, `user_friend`. Values seen fewer than `freq_threshold` times are out of vocabulary; a mapping gives it per
-    domain (a single column's name). Cardinality = 3 + values. Codes are Int32.
+    domain (a single column's name). Cardinality = 3 + values. Codes are Int32 (Int64
+    where that is too small).
 
     `finish` gives `Categories`, whose `inverse` turns codes into values.
     """
@@ -90,17 +91,17 @@ class Categories(ColumnOp):
         if not isinstance(dtype, pl.List):
             return self._code(x, dtype, column.name)
         inner = dtype.inner if isinstance(dtype.inner, pl.DataType) else dtype.inner()
-        null_row = pl.lit([NULL], dtype=pl.List(pl.Int32))
+        null_row = pl.lit([NULL], dtype=pl.List(self._codes.dtype))
         return x.list.eval(self._code(pl.element(), inner, column.name)).fill_null(null_row)
 
     def _code(self, x: pl.Expr, dtype: pl.DataType, name: str) -> pl.Expr:
         missing = x.is_null() | x.is_nan() if dtype.is_float() else x.is_null()
         if len(self.values) == 0:
-            known = pl.lit(OOV, dtype=pl.Int32)
+            known = pl.lit(OOV, dtype=self._codes.dtype)
         else:
             value = matching(x, dtype, self.values.dtype, name)
-            known = value.replace_strict(self.values, self._codes, default=OOV, return_dtype=pl.Int32)
-        return pl.when(missing).then(pl.lit(NULL, dtype=pl.Int32)).otherwise(known)
+            known = value.replace_strict(self.values, self._codes, default=OOV, return_dtype=self._codes.dtype)
+        return pl.when(missing).then(pl.lit(NULL, dtype=self._codes.dtype)).otherwise(known)
 
     def describe(self, column: Column) -> Column:
         return replace(
@@ -132,7 +133,8 @@ class Categories(ColumnOp):
 
     @cached_property
     def _codes(self) -> pl.Series:
-        return pl.int_range(FIRST, FIRST + len(self.values), dtype=pl.Int32, eager=True)
+        dtype = pl.Int32 if self.cardinality < 2**31 else pl.Int64
+        return pl.int_range(FIRST, self.cardinality, dtype=dtype, eager=True)
 
     @cached_property
     def _code_of(self) -> dict[Any, int]:

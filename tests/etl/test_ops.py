@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import statistics
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
 import falconet as fl
 from falconet import ops
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.schema import Column
-from falconet.testing.contracts import OpContract, StatOpContract, write_parts
+from falconet.testing.contracts import OpContract, StatOpContract, cut, write_parts
 
 MOVIES = pl.DataFrame({"movie": [10, 20, 30], "genres": [["a", "b"], [], ["a"]], "year": [1990, None, 2001]})
 
@@ -280,6 +283,21 @@ def test_a_constant_becomes_zero_and_nulls_stay() -> None:
 def test_normalize_of_strings_is_refused() -> None:
     with pytest.raises(SchemaError, match="Normalize needs numbers, `x` is String"):
         apply(["x"] >> ops.Normalize(), pl.DataFrame({"x": ["a"]}))
+
+
+@given(
+    st.lists(st.none() | st.floats(-1e150, 1e150) | st.integers(-5, 5).map(float), min_size=2, max_size=40),
+    st.lists(st.integers(0, 40), max_size=4),
+)
+@settings(max_examples=60, deadline=None)
+def test_moments_are_exact_for_any_cut(values: list[float | None], edges: list[int]) -> None:
+    op, frame = ops.Normalize(), pl.DataFrame({"x": values}, schema={"x": pl.Float64})
+    states = [op.partial(part.lazy(), ("x",)).collect() for part in cut(frame, sorted(edges))]
+    fitted = op.finish(op.merge(states))
+    known = [x for x in values if x is not None]
+    if len(known) > 1:
+        assert fitted.mean == statistics.mean(known)
+        assert fitted.std == pytest.approx(statistics.stdev(known), rel=1e-15)
 
 
 # JoinExternal

@@ -278,6 +278,16 @@ def test_pruning_to_what_is_not_there_suggests_the_close_name(ratings: pl.DataFr
         fitted.prune(tags=["session"])
 
 
+def test_codes_go_back_to_values(ratings: pl.DataFrame) -> None:
+    fitted = fl.Workflow(road_graph()).fit(fl.Dataset(ratings))
+    back = fitted.inverse(fitted.transform(ratings).select("movieId", "history", "genres", "year"))
+    assert back["movieId"].to_list() == ratings["movieId"].to_list()
+    assert back["genres"].to_list()[:3] == [
+        {1: ["a", "b"], 2: ["a"], 3: []}.get(movie, [None]) for movie in ratings["movieId"][:3]
+    ]
+    assert set(back["history"].explode().drop_nulls()) <= set(range(1, 6))
+
+
 # data of every make, and errors before data is read
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Any, overload
 
 import polars as pl
@@ -171,9 +172,9 @@ def _list_of(one: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
 
 
 def _integer(value: Any) -> Any:
-    if not isinstance(value, (int, float)):
-        raise TypeError("a number is needed")
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    return index(value)
 
 
 def _string(value: Any) -> str:

@@ -10,7 +10,6 @@ from typing import Any, overload
 
 import polars as pl
 
-from falconet import ops as _ops
 from falconet.compute.executor import ROW, Executor, Part
 from falconet.compute.local import LocalExecutor
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
@@ -26,11 +25,11 @@ from falconet.etl.types import column_of
 from falconet.etl.writer import ROW_GROUP, Shuffle, write
 from falconet.io.artifact import write_artifact
 from falconet.io.footer import read_schema
+from falconet.ops import Categories  # which registers every operator, for `load`
 from falconet.progress import note
 from falconet.schema import Column, Schema
 
 KIND = "workflow"
-assert _ops.OPS  # the operators that saved workflows name are registered by their import
 
 
 class Workflow:
@@ -162,6 +161,19 @@ class FittedWorkflow:
             inputs={name: self.inputs[name] for name in plan.input_columns},
             states={key: state for key, state in self.states.items() if key in keys},
         )
+
+    def inverse(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The frame with values in place of the codes of its categorical columns (lists too), found by their domain.
+
+        Null for padding, null and out of vocabulary. Columns that no Categorify made stay as they are.
+        """
+        known = {op.domain: op for op in ops_of(self._bound) if isinstance(op, Categories)}
+        exprs = []
+        for column in self.schema:
+            if column.name in frame.columns and column.domain in known:
+                op, x = known[column.domain], pl.col(column.name)
+                exprs.append(x.list.eval(op.inverse(pl.element())) if column.is_list else op.inverse(x))
+        return frame.with_columns(exprs)
 
     def online(self) -> Online:
         """The workflow for a few rows at a time, in plain Python."""

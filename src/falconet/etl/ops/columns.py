@@ -21,8 +21,8 @@ class LambdaOp(ColumnOp):
 
     It must be elementwise: no sums, no shifts, no Python functions inside. Nulls: whatever the expression does.
 
-    >>> LambdaOp(lambda col: (col > 3).cast(pl.Int8))
-    LambdaOp(f=[(col("__column__")) > (dyn int: 3)].strict_cast(Int8))
+    >>> print(LambdaOp(lambda col: (col > 3).cast(pl.Int8)).f)
+    [(col("__column__")) > (dyn int: 3)].strict_cast(Int8)
     """
 
     f: Callable[[pl.Expr], pl.Expr] | pl.Expr = field(kw_only=False, compare=False)

@@ -20,8 +20,8 @@ class Filter(FrameOp):
 
     The function gets the columns by name and is called once, when the graph is built.
 
-    >>> Filter(lambda row: row["rating"] > 3)
-    Filter(f=[(col("rating")) > (dyn int: 3)])
+    >>> print(Filter(lambda row: row["rating"] > 3).f)
+    [(col("rating")) > (dyn int: 3)]
     """
 
     f: Callable[[Any], pl.Expr] | pl.Expr = field(kw_only=False, compare=False)

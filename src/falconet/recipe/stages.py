@@ -22,6 +22,7 @@ from falconet.loader.loader import Loader
 from falconet.models.base import MODELS, Retriever
 from falconet.models.store import load_model
 from falconet.recipe.config import Recipe, StageConfig
+from falconet.recipe.names import inner_columns
 from falconet.serve.bundle import ServingConfig, build_bundle
 from falconet.train.trainer import TrainConfig, Trainer
 
@@ -79,7 +80,7 @@ def report_key(work: Path) -> str | None:
 
 def bundle(recipe: Recipe, work: Path, *, step: str) -> None:
     """Everything a server needs to `work/bundle`."""
-    columns = recipe.columns
+    columns = inner_columns(recipe.columns)
     build_bundle(
         work / "bundle",
         workflow=work / "workflow",
@@ -117,7 +118,7 @@ def _plain(value: object) -> object:
 
 
 def _train(stage: StageConfig, rows: Path, folder: Path, seed: int, step: str) -> None:
-    """Train a stage's model on a folder of rows. A run of this very step goes on where it stopped, another's is replaced."""
+    """Train a stage's model on a folder of rows. A run of this step goes on where it stopped, another's is replaced."""
     loader = Loader(rows, batch_size=stage.batch_size, shuffle=True, seed=seed)
     kind = MODELS[stage.model]
     torch.manual_seed(seed)

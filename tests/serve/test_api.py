@@ -182,6 +182,36 @@ def test_any_text_can_be_a_user(client: Client, world: World, user: str) -> None
     assert content["cold_start"] is True
 
 
+@pytest.mark.parametrize(
+    ("body", "kind", "message"),
+    [
+        (b'{"k": 5', "application/json", "`body`: no JSON from character 7 on"),
+        (b'{"k": 5}', "text/plain", "`body`: must be a JSON object, sent as content-type application/json"),
+        (b'{"user_id": 1.5}', "application/json", "`user_id`: `id` must be a whole number or a string, not 1.5"),
+        (
+            b'{"context": {"hour": []}}',
+            "application/json",
+            "`context.hour`: must be a number, a string, true, false or null",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_said_in_one_sentence(
+    client: Client, body: bytes, kind: str, message: str
+) -> None:
+    response = client.post("/v1/recommend", content=body, headers={"content-type": kind})
+    assert response.status_code == 422
+    assert response.json()["error"]["message"] == message
+    assert [f"`{entry['field']}`: {entry['message']}" for entry in response.json()["error"]["fields"]] == [message]
+
+
+def test_an_item_whose_id_has_a_slash_can_be_looked_up(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Recommender, "similar", lambda self, item, k: asked.append(item) or [])
+    assert client.get("/v1/similar/a%2Fb").json() == []
+    assert asked == ["a/b"]
+    assert client.get("/v1/similar/").status_code == 422
+
+
 def test_a_body_nested_without_end_is_refused(client: Client) -> None:
     body = b'{"user_id":' + b"[" * 100_000
     response = client.post("/v1/recommend", content=body, headers={"content-type": "application/json"})
@@ -206,7 +236,8 @@ def test_what_is_not_there_is_404_as_json(client: Client) -> None:
     assert response.json()["error"]["message"] == "no item '999' in the catalogue"
     response = client.get("/v1/nothing")
     assert (response.status_code, response.json()["error"]["message"]) == (404, "GET /v1/nothing: Not Found")
-    assert client.get("/v1/recommend").status_code == 405
+    response = client.get("/v1/recommend")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
 def test_a_fault_of_ours_is_500_as_json_without_a_traceback(
@@ -220,6 +251,7 @@ def test_a_fault_of_ours_is_500_as_json_without_a_traceback(
     assert response.status_code == 500
     assert "secret" not in response.text
     assert response.json()["error"]["fields"] == []
+    assert "content-security-policy" in response.headers
 
 
 def test_the_page_comes_from_here_alone(client: Client) -> None:

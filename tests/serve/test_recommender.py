@@ -159,6 +159,20 @@ def test_an_item_met_again_moves_to_the_end_of_the_history(recommender: Recommen
     assert history == [item for item in known if item != known[1]] + [known[1]]
 
 
+def test_items_the_catalogue_has_not_and_hidden_ones_do_not_push_out_the_others(
+    recommender: Recommender, world: World
+) -> None:
+    like(recommender, world.items[4], session_id="s")
+    for number in range(30):  # newer than the bundle; the history is 6 items long
+        like(recommender, 77_000 + number, session_id="s")
+    for item in world.items[10:17]:
+        like(recommender, item, session_id="s")
+        like(recommender, item, "hide", session_id="s")
+    answer = recommender.recommend(session_id="s")
+    assert [met.item_id for met in answer.history] == [world.items[4]]
+    assert answer.items[0].source == "retriever"
+
+
 def test_a_visitor_becomes_known_click_by_click(recommender: Recommender, world: World) -> None:
     lists = []
     for item in world.items[10:13]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pyarrow as pa
@@ -115,6 +116,29 @@ def test_a_moment_of_another_type_is_an_error_that_shows_it(world: World, tmp_pa
     with pytest.raises(DataError, match=r"`context` \{'hour': 'late'\} cannot be used"):
         features.batch(0, None, [], {"hour": "late"})
     assert equal(features.batch(0, None, [], {}).features["hour"], torch.tensor([0.0]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        *(("int64", value) for value in (10**30, -(2**63) - 1, 1e308, math.inf, math.nan, "late")),
+        *(("float32", value) for value in (1e308, math.inf, math.nan, "late")),
+        ("bool", "late"),
+    ],
+)
+def test_a_moment_that_no_column_can_hold_is_an_error(
+    world: World, tmp_path: Path, dtype: str, value: float | str
+) -> None:
+    hours = pa.array([1, 0], pa.int8()).cast(dtype)
+    pq.write_table(pa.table({"hour": hours}), tmp_path / "raw.parquet")
+    fitted = Workflow(["hour"] >> ops.AddTags(tags=("context",))).fit(Dataset(tmp_path / "raw.parquet"))
+    people = load_bundle(world.bundle).engine.people
+    item = Column(name="item", dtype="int32")
+    features = RequestFeatures(
+        schema=fitted.schema, people=people, workflow=fitted, user="user", item=item, length=HISTORY
+    )
+    with pytest.raises(DataError, match=r"`context` \{'hour': .*\} (cannot be used|makes `hour` infinite)"):
+        features.batch(0, None, [], {"hour": value})
 
 
 def test_a_request_needs_no_label_and_extra_or_turned_columns_change_nothing(world: World) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from importlib.resources import files
 from typing import Annotated, Any
@@ -58,7 +58,19 @@ def _id(value: object) -> int | str:
 Id = Annotated[int | str, PlainValidator(_id), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})]
 Count = Annotated[int, Query(ge=1, le=MAX_K)]
 Text = Annotated[str, Query(max_length=MAX_TEXT)]
-Value = int | float | str | bool | None
+
+
+def _value(value: object) -> object:
+    if value is not None and not isinstance(value, (int, float, str)):
+        raise ValueError("must be a number, a string, true, false or null")
+    return value
+
+
+Value = Annotated[
+    int | float | str | bool | None,
+    PlainValidator(_value),
+    WithJsonSchema({"type": ["number", "string", "boolean", "null"]}),
+]
 
 
 class RecommendIn(BaseModel):
@@ -191,8 +203,8 @@ def _add_recommendations(app: FastAPI, recommender: Recommender) -> None:
 
 
 def _add_lookups(app: FastAPI, recommender: Recommender) -> None:
-    @app.get("/v1/similar/{item_id}", response_model=list[SimilarOut])
-    def similar(item_id: Annotated[str, Path(max_length=256)], k: Count = 10) -> Response:
+    @app.get("/v1/similar/{item_id:path}", response_model=list[SimilarOut])  # a path: ids may have a slash
+    def similar(item_id: Annotated[str, Path(min_length=1, max_length=256)], k: Count = 10) -> Response:
         """The items nearest to one."""
         try:
             return _answer(recommender.similar(item_id, k))
@@ -249,7 +261,7 @@ def _add_page(app: FastAPI) -> None:
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> Response:
-        fields = [{"field": _field(e["loc"]), "message": e["msg"]} for e in error.errors()]
+        fields = [_field(mistake) for mistake in error.errors()]
         return _error(422, f"`{fields[0]['field']}`: {fields[0]['message']}", fields=fields)
 
     @app.exception_handler(FalconetError)
@@ -258,11 +270,15 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def http(request: Request, error: HTTPException) -> Response:
-        return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+        answer = _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
+        answer.headers.update(error.headers or {})  # after 405: what is allowed
+        return answer
 
     @app.exception_handler(Exception)
     def broken(request: Request, error: Exception) -> Response:
-        return _error(500, "this request broke something here; the log of the server says what")
+        answer = _error(500, "this request broke something here; the log of the server says what")
+        answer.headers.update(_HEADERS)  # this one is made outside of the guard
+        return answer
 
 
 def _event(event: EventIn, number: int) -> Event:
@@ -272,9 +288,14 @@ def _event(event: EventIn, number: int) -> Event:
         raise DataError(f"`events.{number}`: {error}") from error
 
 
-def _field(location: Sequence[int | str]) -> str:
-    """`k` or `events.3.item_id`: the place in what the caller wrote."""
-    return ".".join(str(part) for part in location[1:]) or str(location[0])
+def _field(mistake: Mapping[str, Any]) -> dict[str, str]:
+    """`k` or `events.3.item_id`, the place in what the caller wrote, and what is wrong with it."""
+    location, message = mistake["loc"], mistake["msg"].removeprefix("Value error, ")
+    if mistake["type"] == "json_invalid":  # its place is a number of characters
+        return {"field": str(location[0]), "message": f"no JSON from character {location[1]} on"}
+    if mistake["type"] == "model_attributes_type":
+        message = "must be a JSON object, sent as content-type application/json"
+    return {"field": ".".join(str(part) for part in location[1:]) or str(location[0]), "message": message}
 
 
 def _answer(content: Any, status: int = 200) -> Response:

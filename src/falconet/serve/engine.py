@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -75,9 +76,9 @@ class Engine:
         """Retrieve, rank, cut. A stranger without a history gets what is popular."""
         watch = _Watch()
         if query.person is None and not (query.history and self.features.uses_history):
-            places, retrieved = self._popular(query)
+            places = self._popular(query)
             watch.stop("retrieve")
-            return Answer(places, "popular", watch.took_ms, self._funnel(query, retrieved, len(places)))
+            return Answer(places, "popular", watch.took_ms, self._funnel(query, len(places), len(places)))
         with torch.inference_mode():
             user = self.features.batch(query.person, query.user_id, query.history, query.context)
             watch.stop("features")
@@ -111,19 +112,19 @@ class Engine:
         logits: list[float] = logits_K.tolist()
         return [Place(rows[i], first[i], i + 1, _probability(logits[i])) for i in order]
 
-    def _popular(self, query: Query) -> tuple[list[Place], int]:
-        allowed = [
+    def _popular(self, query: Query) -> list[Place]:
+        allowed = (
             code
             for code in self.popular
             if code not in query.exclude and (query.include is None or code in query.include)
-        ]
+        )
         places = []
-        for i, code in enumerate(allowed[: query.k]):
+        for i, code in enumerate(islice(allowed, query.k)):  # not all of a large catalogue
             row = self.catalogue.row_of_code(code)
             assert row is not None
             score = math.log1p(self.catalogue.counts[row])
             places.append(Place(row, score, i + 1, score))
-        return places, len(places)
+        return places
 
     def _funnel(self, query: Query, retrieved: int, answered: int) -> dict[str, int]:
         known = {code for code in query.exclude if self.catalogue.row_of_code(code) is not None}

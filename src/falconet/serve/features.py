@@ -71,20 +71,26 @@ class RequestFeatures:
             features |= self._stranger(user_id)
             features |= {c.name: _row(c, []) for c in self._others}
         if self._context is not None:
-            values = self._moment(self._context, context)
-            features |= {c.name: _row(c, values[c.name]) for c in self._context_schema}
+            features |= self._moment(self._context, context)
         features |= {name: _row(self.schema[name], list(history[-self.length :])) for name in self._histories}
         return Batch({name: features[name] for name in self.schema.names}, {}, 1, 1)
 
-    def _moment(self, online: Online, context: Mapping[str, Value]) -> Mapping[str, Any]:
+    def _moment(self, online: Online, context: Mapping[str, Value]) -> dict[str, Feature]:
         """The context columns of a moment; what a request does not say is missing."""
         raw = {name: context.get(name) for name in online.input_columns}
         try:
-            return online(raw)
-        except (TypeError, ValueError) as error:
+            values = online(raw)
+            rows = {c.name: _row(c, values[c.name]) for c in self._context_schema}
+        except (DataError, TypeError, ValueError, OverflowError, RuntimeError) as error:  # torch: a number too large
+            reason = error.args[0] if isinstance(error, DataError) else error
             raise DataError(
-                f"`context` {raw} cannot be used: {error}", hint="values as in the training data"
+                f"`context` {raw} cannot be used: {reason}", hint="values as in the training data"
             ) from error
+        for name, row in rows.items():
+            numbers = row.values if isinstance(row, Ragged) else row
+            if not bool(torch.isfinite(numbers).all()):
+                raise DataError(f"`context` {raw} makes `{name}` infinite", hint="values as in the training data")
+        return rows
 
     def _stranger(self, user_id: Id | None) -> dict[str, Feature]:
         if self._profile is None:

@@ -229,16 +229,24 @@ class Recommender:
         if history is not None:
             codes = [code for item in history if (code := self._code(item, "history")) is not None]
             return [(code, "view") for code in list(dict.fromkeys(reversed(codes)))[:length][::-1]]
-        events: dict[int, str] = {}
-        if self.store is not None and who is not None:
-            for item, kind in self.store.history(who, length):
-                code = self._catalogue.code(item)
-                if code is not None:
-                    events[code] = kind
-        known = [] if row is None else self._engine.features.history(row)
         hidden = self._hidden(who)
-        both = [(code, _TRAINING) for code in known if code not in events] + list(events.items())
-        return [(code, kind) for code, kind in both if code not in hidden][-length:]
+        events = self._events(who, hidden)
+        known = [] if row is None else self._engine.features.history(row)
+        old = [(code, _TRAINING) for code in known if code not in events and code not in hidden]
+        return [*old, *events.items()][-length:]
+
+    def _events(self, who: Who | None, hidden: Collection[int]) -> dict[int, str]:
+        """Code and type of the last items of the catalogue that the person's events are of, oldest first."""
+        if self.store is None or who is None:
+            return {}
+        wanted = limit = self._engine.features.length
+        while True:
+            met = self.store.history(who, limit)
+            codes = ((self._catalogue.code(item), kind) for item, kind in met)
+            found = {code: kind for code, kind in codes if code is not None and code not in hidden}
+            if len(found) >= wanted or len(met) < limit:
+                return found
+            limit *= 4  # items newer than the bundle, and hidden ones, must not push out the others
 
     def _hidden(self, who: Who | None) -> set[int]:
         if self.store is None or who is None:

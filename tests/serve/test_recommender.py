@@ -159,6 +159,12 @@ def test_an_item_met_again_moves_to_the_end_of_the_history(recommender: Recommen
     assert history == [item for item in known if item != known[1]] + [known[1]]
 
 
+def test_no_item_of_a_long_history_comes_back(recommender: Recommender, world: World) -> None:
+    answer = recommender.recommend(history=world.items[:30], k=40)  # the models look at the last 6
+    assert sorted(ids(answer)) == sorted(world.items[30:])
+    assert [met.item_id for met in answer.history] == world.items[24:30]
+
+
 def test_items_the_catalogue_has_not_and_hidden_ones_do_not_push_out_the_others(
     recommender: Recommender, world: World
 ) -> None:

@@ -132,12 +132,13 @@ class Recommender:
         who = self._who(user_id, session_id)
         row = self._people.row(who.id) if who is not None and who.kind == "user" else None
         met = self._met(who, row, history)
+        seen = self._seen(who, row) | self._codes(history or (), "history") if exclude_seen else frozenset()
         query = Query(
             k=k,
             person=row,
             user_id=who.id if who is not None and who.kind == "user" else None,
             history=[code for code, _ in met],
-            exclude=self._excluded(who, row, met, exclude_seen) | self._codes(exclude_ids, "exclude_ids"),
+            exclude=seen | self._hidden(who) | self._codes(exclude_ids, "exclude_ids"),
             include=None if include_ids is None else self._codes(include_ids, "include_ids"),
             context=context or {},
         )
@@ -248,21 +249,15 @@ class Recommender:
                 return found
             limit *= 4  # items newer than the bundle, and hidden ones, must not push out the others
 
-    def _hidden(self, who: Who | None) -> set[int]:
+    def _hidden(self, who: Who | None) -> frozenset[int]:
         if self.store is None or who is None:
-            return set()
-        return {code for item in self.store.seen(who, (HIDE,)) if (code := self._catalogue.code(item)) is not None}
+            return frozenset()
+        return self._codes(self.store.seen(who, (HIDE,)), "hidden")
 
-    def _excluded(self, who: Who | None, row: int | None, met: Sequence[tuple[int, str]], seen: bool) -> frozenset[int]:
-        if not seen:
-            return frozenset(self._hidden(who))
-        codes = {code for code, _ in met}
-        if row is not None:
-            codes.update(self._people.seen(row).tolist())
-        if self.store is not None and who is not None:
-            found = (self._catalogue.code(item) for item in self.store.seen(who))
-            codes.update(code for code in found if code is not None)
-        return frozenset(codes)
+    def _seen(self, who: Who | None, row: int | None) -> frozenset[int]:
+        """Codes of everything the person met, in training and since."""
+        before = frozenset() if row is None else frozenset(self._people.seen(row).tolist())
+        return before if self.store is None or who is None else before | self._codes(self.store.seen(who), "seen")
 
     def _code(self, item: Id, name: str) -> int | None:
         check_id(item, name)

@@ -146,11 +146,18 @@ def test_equal_inputs_give_equal_bytes(tastes: Path, tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "a").sha256 == read_manifest(tmp_path / "b").sha256
 
 
-def test_nothing_to_learn_from_is_an_error(small: Path, tmp_path: Path) -> None:
+def test_nobody_with_two_items_is_an_error(small: Path, tmp_path: Path) -> None:
     users, items = read_users(small / "users"), read_items(small / "items")
-    with pytest.raises(DataError, match=r"none of the .* training users took any of the 1 candidates"):
+    with pytest.raises(DataError, match=r"(?s)none of the 4 training users has two items .*people with several items"):
         build_candidates(popular(items), items, users, tmp_path / "c", CandidateConfig(candidates=1, held_out=1e-9))
     assert not (tmp_path / "c").exists()
+
+
+def test_candidates_that_nobody_took_are_an_error(tastes: Path, tmp_path: Path) -> None:
+    users, items = read_users(tastes / "users"), read_items(tastes / "items")
+    with pytest.raises(DataError, match=r"(?s)none of the 1 training users took any of the 1 candidates.*more `cand"):
+        config = CandidateConfig(candidates=1, held_out=0.2, max_users=1)
+        build_candidates(popular(items), items, users, tmp_path / "c", config)
 
 
 def test_whether_a_candidate_is_relevant() -> None:

@@ -53,6 +53,11 @@ def build_candidates(
     extra = {"step": step, "candidates": config.candidates}
     with write_artifact(out, KIND, parents=parents, extra=extra, overwrite=True) as draft:
         chosen, known = cut_users(users, items.schema, config)
+        if not len(chosen):
+            raise DataError(
+                f"none of the {len(users):,} training users has two items of which one could be held out",
+                hint="a ranker learns from people with several items: a split that leaves them more for training",
+            )
         then = items if scout is None else items.with_counts(scout.counts)
         taken = _write(draft.path / "train", scout or retriever, then, chosen, known, config.candidates)
         if not taken:

@@ -38,7 +38,7 @@ class SplitConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnsConfig:
-    """What the columns of the raw files are called."""
+    """What the columns of the raw files are called. An empty name says that there is no such column."""
 
     user: str = "userId"
     item: str = "movieId"
@@ -46,6 +46,18 @@ class ColumnsConfig:
     rating: str | None = "rating"
     title: str | None = "title"
     item_features: tuple[str, ...] | None = None  # None: chosen by type
+
+    def __post_init__(self) -> None:
+        for name in ("user", "item"):
+            if not getattr(self, name):
+                raise ConfigError(f"`columns.{name}` is empty", hint="every interaction has a user and an item")
+        for name in ("time", "rating", "title"):
+            object.__setattr__(self, name, getattr(self, name) or None)  # TOML has no word for nothing
+        names = [name for name in (self.user, self.item, self.time, self.rating) if name is not None]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ConfigError(
+                f"`columns` calls two columns `{twice}`", hint="user, item, time and rating are different columns"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +140,12 @@ def check(recipe: Recipe) -> None:
     from falconet.models import MODELS
     from falconet.train.trainer import TrainConfig
 
+    if recipe.columns.time is None and (recipe.prepare.history == "earlier" or recipe.split.kind == "time"):
+        setting = 'split.kind = "time"' if recipe.split.kind == "time" else 'prepare.history = "earlier"'
+        raise ConfigError(
+            f"`{setting}` needs times, but `columns.time` is empty",
+            hint='name the column of times, or set `split.kind = "random"` and `prepare.history = "others"`',
+        )
     if recipe.bundle.candidates < recipe.evaluate.k:
         raise ConfigError(
             f"`bundle.candidates` is {recipe.bundle.candidates}, fewer than `evaluate.k` = {recipe.evaluate.k}",

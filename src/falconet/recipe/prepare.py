@@ -7,13 +7,12 @@ work/split     raw rows, train and test       work/features  train, test, users,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from falconet import ops
-from falconet.errors import ColumnNotFoundError, DataError
+from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.etl.dataset import Dataset
 from falconet.etl.graph import Node
 from falconet.etl.split import write_split
@@ -21,46 +20,16 @@ from falconet.etl.workflow import FittedWorkflow, Workflow
 from falconet.etl.writer import Shuffle
 from falconet.io.artifact import read_manifest, write_artifact
 from falconet.recipe.config import ColumnsConfig, PrepareConfig, Recipe
+from falconet.recipe.names import ROW
+from falconet.recipe.source import RawData, read_data
 from falconet.recipe.tables import write_items, write_users
-
-ROW = "row"  # the number of a row in the raw data, which orders ties in time
-
-
-@dataclass(frozen=True)
-class RawData:
-    """What a reader found: interactions, and what is known of the items."""
-
-    interactions: Dataset
-    items: pl.DataFrame | None
-
-
-def read_data(recipe: Recipe, work: Path) -> RawData:
-    """Open the raw files; MovieLens releases are converted to Parquet under `work/data` once."""
-    if recipe.data.reader == "movielens":
-        from falconet.datasets.movielens import convert
-
-        folder = convert(recipe.data.path, work / "data")
-        raw = RawData(Dataset(folder / "ratings"), pl.read_parquet(folder / "movies.parquet"))
-    else:
-        items = None if recipe.data.items is None else Dataset(recipe.data.items).scan().collect()
-        raw = RawData(Dataset(recipe.data.path), items)
-    _check_columns(raw, recipe.columns, recipe.data.path)
-    return raw
-
-
-def _check_columns(raw: RawData, columns: ColumnsConfig, path: str) -> None:
-    found = raw.interactions.schema
-    for name in (columns.user, columns.item, columns.time, columns.rating):
-        if name is not None and name not in found:
-            raise ColumnNotFoundError.of(name, found, where=f"`{path}`")
-    if raw.items is not None and columns.item not in raw.items.columns:
-        raise ColumnNotFoundError.of(columns.item, raw.items.columns, where="the table of items")
 
 
 def item_features(items: pl.DataFrame | None, columns: ColumnsConfig) -> tuple[list[str], list[str]]:
     """The categorical and the continuous columns of the items that become features.
 
-    Without `columns.item_features`: lists of strings, numbers, and strings with at most a tenth as many values as rows.
+    Without `columns.item_features`: numbers, lists of strings or of whole numbers, and strings with at most a tenth as
+    many values as rows.
     """
     if items is None:
         return [], []
@@ -70,12 +39,20 @@ def item_features(items: pl.DataFrame | None, columns: ColumnsConfig) -> tuple[l
     for name in chosen:
         if name not in items.columns:
             raise ColumnNotFoundError.of(name, items.columns, where="the table of items (`columns.item_features`)")
+        if name in (columns.item, columns.title):
+            raise ConfigError(f"`columns.item_features` has `{name}`, the items' id or title", hint="leave it out")
         dtype = items[name].dtype
         few = names is not None or (dtype == pl.String and items[name].n_unique() <= max(2, len(items) // 10))
-        if isinstance(dtype, (pl.List, pl.Array)) or (dtype == pl.String and few):
+        inner = dtype.inner if isinstance(dtype, (pl.List, pl.Array)) else None
+        if (inner is not None and (inner.is_integer() or inner == pl.String)) or (dtype == pl.String and few):
             categorical.append(name)
         elif dtype.is_numeric():
             continuous.append(name)
+        elif names is not None:
+            raise SchemaError(
+                f"`columns.item_features` has `{name}`, which holds {dtype}",
+                hint="features are strings, numbers, or lists of strings or whole numbers",
+            )
     return categorical, continuous
 
 
@@ -86,7 +63,7 @@ def plan(items: pl.DataFrame | None, columns: ColumnsConfig, prepare: PrepareCon
     outputs: Node = user + item
     categorical, continuous = item_features(items, columns)
     if items is not None and (categorical or continuous):
-        known = items.select(columns.item, *categorical, *continuous)
+        known = items.select(columns.item, *categorical, *(_finite(name) for name in continuous))
         joined = [columns.item] >> ops.JoinExternal(known, on=columns.item)
         if categorical:
             outputs = outputs + (joined[categorical] >> ops.Categorify() >> ops.AddTags(tags=("item",)))
@@ -100,15 +77,26 @@ def plan(items: pl.DataFrame | None, columns: ColumnsConfig, prepare: PrepareCon
         outputs = outputs + ((keys + item) >> history)["history"]
     if columns.rating is not None:
         bar = prepare.positive
-        taken = [columns.rating] >> ops.LambdaOp(lambda rating: (rating > bar).cast(pl.Float32))
+        taken = [columns.rating] >> ops.LambdaOp(lambda x: _above(x, bar).cast(pl.Float32))
         outputs = outputs + (taken >> ops.AddTags(tags=("target", "binary")))
     return Workflow(outputs)
 
 
+def _finite(name: str) -> pl.Expr:
+    """Missing where a number is NaN or infinite: no scale has a place for those."""
+    return pl.when(pl.col(name).is_finite()).then(pl.col(name)).alias(name)
+
+
+def _above(rating: pl.Expr, bar: float) -> pl.Expr:
+    """False for a missing rating, and for NaN, which Polars takes to be above everything."""
+    number = rating.cast(pl.Float64)
+    return ((number > bar) & number.is_not_nan()).fill_null(False)
+
+
 def prepare(recipe: Recipe, work: Path, *, step: str) -> None:
     """Raw files to `work/workflow` and `work/features`, each written whole or not at all."""
-    columns = recipe.columns
     raw = read_data(recipe, work)
+    columns = raw.columns
     split = write_split(
         raw.interactions,
         work / "split",
@@ -127,14 +115,14 @@ def prepare(recipe: Recipe, work: Path, *, step: str) -> None:
         )
     fitted = plan(raw.items, columns, recipe.prepare).fit(train)
     fitted.save(work / "workflow", overwrite=True)
-    write_features(fitted, {"train": train, "test": test}, raw.items, recipe, work / "features", step=step)
+    write_features(fitted, {"train": train, "test": test}, raw, recipe.seed, work / "features", step=step)
 
 
 def write_features(
     fitted: FittedWorkflow,
     parts: Mapping[str, Dataset],
-    items: pl.DataFrame | None,
-    recipe: Recipe,
+    raw: RawData,
+    seed: int,
     out: Path,
     *,
     step: str,
@@ -144,6 +132,6 @@ def write_features(
     with write_artifact(out, "features", parents={"workflow": workflow}, extra={"step": step}, overwrite=True) as draft:
         for name, data in parts.items():
             shuffle = Shuffle.FULL if name == "train" else Shuffle.NONE
-            fitted.transform(data, out_of_fold=True).to_parquet(draft.path / name, shuffle=shuffle, seed=recipe.seed)
-        write_items(fitted, parts["train"], items, recipe.columns, draft.path / "items")
-        write_users(fitted, parts["train"], parts["test"], recipe.columns, draft.path / "users")
+            fitted.transform(data, out_of_fold=True).to_parquet(draft.path / name, shuffle=shuffle, seed=seed)
+        write_items(fitted, parts["train"], raw.items, raw.columns, draft.path / "items")
+        write_users(fitted, parts["train"], parts["test"], raw.columns, draft.path / "users")

@@ -1,0 +1,150 @@
+"""What a recipe reads: interactions and items from raw files, checked, under the names used inside (names.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from falconet.errors import ColumnNotFoundError, DataError, SchemaError
+from falconet.etl.dataset import Dataset
+from falconet.progress import note
+from falconet.recipe.config import ColumnsConfig, Recipe
+from falconet.recipe.names import inner_columns, item_names
+
+
+@dataclass(frozen=True)
+class RawData:
+    """Interactions (user, item and, where there are any, time and rating) and what is known of the items.
+
+    `columns` says what they are called here.
+    """
+
+    interactions: Dataset
+    items: pl.DataFrame | None
+    columns: ColumnsConfig
+
+
+def read_data(recipe: Recipe, work: Path) -> RawData:
+    """Open the raw files; MovieLens releases are converted to Parquet under `work/data` once.
+
+    Rows without a user or an item are left out, with a note. Raises ColumnNotFoundError, SchemaError or DataError where
+    a column is missing or of a type that cannot be what it should be, or where an item is there twice.
+    """
+    given = recipe.columns
+    items: pl.DataFrame | None = None
+    path = Path(recipe.data.path)
+    if recipe.data.reader == "movielens":
+        from falconet.datasets.movielens import convert
+
+        folder = convert(path, work / "data")
+        path, items = folder / "ratings", pl.read_parquet(folder / "movies.parquet")
+    elif recipe.data.items is not None:
+        items = Dataset(recipe.data.items).scan().collect()
+    interactions = _interactions(path, given, f"`{recipe.data.path}`")
+    inner = inner_columns(given)
+    if items is not None:
+        items = _items(items, given, interactions.schema[inner.item])
+        names = item_names(items.columns, given)
+        for name, other in names.items():
+            if name not in (other, given.item):
+                note(f"the items' column `{name}` is called `{other}` in what is made of it")
+        items = items.rename(names)
+        if given.item_features is not None:
+            inner = replace(inner, item_features=tuple(names.get(name, name) for name in given.item_features))
+    return RawData(interactions, items, inner)
+
+
+def _interactions(path: Path, given: ColumnsConfig, where: str) -> Dataset:
+    """The columns a recipe reads, as they should be: the files themselves where nothing has to be changed."""
+    whole = Dataset(path)
+    names = [name for name in (given.user, given.item, given.time, given.rating) if name is not None]
+    for name in names:
+        if name not in whole.schema:
+            raise ColumnNotFoundError.of(name, whole.schema, where=where)
+    data = Dataset(path, columns=names)
+    inner = inner_columns(given)
+    frame = data.scan()
+    made = [
+        _id(frame, given.user, where).alias(inner.user),
+        _id(frame, given.item, where).alias(inner.item),
+        *([] if given.time is None else [_time(data.schema, given.time, where).alias(inner.time or "")]),
+        *([] if given.rating is None else [_rating(data.schema, given.rating, where).alias(inner.rating or "")]),
+    ]
+    try:
+        known = pl.col(inner.user).is_not_null() & pl.col(inner.item).is_not_null()
+        lost = int(frame.select(made).select((~known).sum()).collect().item())
+        same = all(x.meta.is_column() and x.meta.output_name() == name for x, name in zip(made, names, strict=True))
+        if same and not lost:
+            return data
+        if lost:
+            note(f"{lost:,} of {data.rows:,} rows of {where} have no user or no item: left out")
+        return Dataset(frame.select(made).filter(known))
+    except pl.exceptions.PolarsError as error:
+        raise DataError(
+            f"the columns {', '.join(f'`{name}`' for name in names)} of {where} cannot be read: "
+            + str(error).splitlines()[0],
+            hint="times are numbers, dates, or text like 2024-05-31 17:45:00",
+        ) from error
+
+
+def _id(frame: pl.LazyFrame, name: str, where: str) -> pl.Expr:
+    """Strings and whole numbers. Whole numbers stored as floats, as pandas does beside a gap, are turned back."""
+    column, dtype = pl.col(name), frame.collect_schema()[name]
+    if dtype.is_integer() or dtype == pl.String:
+        return column
+    if isinstance(dtype, (pl.Categorical, pl.Enum)):
+        return column.cast(pl.String)
+    if dtype.is_float():
+        number = column.fill_nan(None)
+        if not frame.select((number == number.round()).all()).collect().item():
+            raise SchemaError(
+                f"column `{name}` of {where} has ids that are no whole numbers", hint="ids are whole numbers or strings"
+            )
+        return number.cast(pl.Int64)
+    raise SchemaError(f"column `{name}` of {where} holds {dtype}", hint="ids are whole numbers or strings")
+
+
+def _time(schema: pl.Schema, name: str, where: str) -> pl.Expr:
+    column, dtype = pl.col(name), schema[name]
+    if dtype.is_numeric() or isinstance(dtype, (pl.Date, pl.Datetime)):
+        return column
+    if dtype == pl.String:
+        return column.str.to_datetime(time_unit="us")
+    raise SchemaError(
+        f"column `{name}` of {where} holds {dtype}", hint="times are numbers, dates, or text like 2024-05-31 17:45:00"
+    )
+
+
+def _rating(schema: pl.Schema, name: str, where: str) -> pl.Expr:
+    if not schema[name].is_numeric():
+        raise SchemaError(
+            f"column `{name}` of {where} holds {schema[name]}",
+            hint='ratings are numbers; `columns.rating = ""` says that there are none',
+        )
+    return pl.col(name)
+
+
+def _items(items: pl.DataFrame, given: ColumnsConfig, dtype: pl.DataType) -> pl.DataFrame:
+    """One row per item, ids of the interactions' type, titles as text, categories as strings."""
+    where = "the table of items"
+    if given.item not in items.columns:
+        raise ColumnNotFoundError.of(given.item, items.columns, where=where)
+    ids = items.lazy().select(_id(items.lazy(), given.item, where).cast(dtype, strict=False)).collect()[given.item]
+    if len(ids) and ids.null_count() == len(ids):
+        raise SchemaError(
+            f"column `{given.item}` of {where} holds {items[given.item].dtype}, in the interactions it holds {dtype}",
+            hint="ids of one kind are needed to find an item's row",
+        )
+    texts = pl.col(pl.Categorical, pl.Enum).cast(pl.String)
+    items = items.with_columns(texts).with_columns(ids).drop_nulls(given.item)
+    if given.title in items.columns and items[given.title].dtype != pl.String:
+        items = items.with_columns(pl.col(given.title).cast(pl.String))
+    twice = items.filter(pl.col(given.item).is_duplicated())
+    if len(twice):
+        raise DataError(
+            f"{where} has {twice[given.item].n_unique():,} items more than once, among them `{twice[given.item][0]}`",
+            hint="one row per item is needed",
+        )
+    return items

@@ -73,3 +73,19 @@ def test_a_bundle_that_is_not_there(tmp_path: Path) -> None:
 
 def test_an_unknown_command_is_bad_usage(tmp_path: Path) -> None:
     assert falconet("srve", cwd=tmp_path).returncode == 2
+
+
+def test_an_out_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    done = falconet("run", DEMO, "--set", "data.path=.", "--out", "taken", cwd=tmp_path)
+    assert_explained(done, "`taken` cannot be worked in", "another --out")
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_a_file_of_items_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("user,item\n1,1\n")
+    settings = [
+        *("--set", "data.reader=files", "--set", "data.path=rows.csv", "--set", "data.items=items.csv"),
+        *("--set", "columns.user=user", "--set", "columns.item=item"),
+    ]
+    assert_explained(falconet("run", DEMO, *settings, cwd=tmp_path), "`items.csv`", "`data.items` of the recipe")

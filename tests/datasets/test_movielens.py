@@ -231,6 +231,14 @@ def test_a_zip_cut_short_is_refused(tmp_path: Path) -> None:
         open_movielens(tmp_path / "ml.zip")
 
 
+def test_the_rating_file_alone_is_refused_with_its_folder(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "ml", CSV)
+    with pytest.raises(
+        DataError, match=r"ratings.csv` is no zip file\n\nhint: name the folder the files are in: `.*ml`"
+    ):
+        open_movielens(folder / "ratings.csv")
+
+
 def test_a_zip_with_a_changed_byte_is_refused_with_the_file_in_it(tmp_path: Path) -> None:
     path = tmp_path / "ml.zip"
     with zipfile.ZipFile(path, "w") as archive:  # stored, so that the byte is found

@@ -52,3 +52,28 @@ def test_a_missing_recipe_and_broken_toml_are_named(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text("[data\n")
     with pytest.raises(ConfigError, match=r"broken\.toml` is not TOML"):
         read_recipe(tmp_path / "broken.toml")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed=-1", "`seed` is -1"),
+        ("split.seed=-1", "`split.seed` is -1"),
+        ("prepare.positive=nan", "`prepare.positive` is nan"),
+        ("prepare.max_items=0", "`prepare.max_items` is 0"),
+        ("evaluate.k=0", "`evaluate.k` is 0"),
+        ("data.path=", "`data.path` is empty"),
+        ("data.items=films.csv", '(?s)`data.items` is for `data.reader = "files"`, not "movielens"'),
+        ("columns.item=", "`columns.item` is empty"),
+        ("retriever.model=MLP", "(?s)`recipe.retriever.model` is `MLP`, which is no retriever.*TwoTower"),
+        ("ranker.model=TwoTower", "(?s)`recipe.ranker.model` is `TwoTower`, which is no ranker.*MLP"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_before_any_work(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(DEMO, [override])
+
+
+def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"(?s)cannot be read: .*a recipe is a TOML file"):
+        read_recipe(tmp_path)

@@ -18,9 +18,9 @@ from falconet.errors import ArtifactError, ConfigError
 from falconet.io.artifact import read_artifact
 from falconet.io.footer import read_schema, row_groups
 from falconet.progress import set_quiet
-from falconet.recipe.config import Recipe, read_recipe
+from falconet.recipe.config import DataConfig, Recipe, StageConfig, read_recipe
 from falconet.recipe.lock import locked
-from falconet.recipe.run import run
+from falconet.recipe.run import raw_fingerprint, run
 
 DEMO = Path(__file__).parent.parent.parent / "src/falconet/recipe/demo.toml"
 
@@ -164,3 +164,32 @@ def test_too_few_candidates_are_refused_before_any_work(recipe: Recipe, tmp_path
     with pytest.raises(ConfigError, match="candidates"):
         read_recipe(DEMO, ["bundle.candidates=3"])
     assert not (tmp_path / "work").exists()
+
+
+def test_what_lies_beside_the_raw_files_changes_nothing(
+    recipe: Recipe, work: Path, said: Callable[[], list[str]], tmp_path: Path
+) -> None:
+    raw = tmp_path / "elsewhere"
+    shutil.copytree(recipe.data.path, raw)
+    (raw / "notes.txt").write_text("mine")
+    (raw / "work").mkdir()
+    run(replace(recipe, data=replace(recipe.data, path=str(raw))), work)
+    assert said() == ["prepare", "retriever", "ranker", "evaluate", "bundle"]
+
+
+def test_another_raw_file_of_the_same_size_is_noticed(recipe: Recipe, tmp_path: Path) -> None:
+    for name, text in (("a", "user,item\n1,2\n1,3\n"), ("b", "user,item\n1,2\n1,4\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.csv").write_text(text)
+    keys = [
+        raw_fingerprint(replace(recipe, data=DataConfig(reader="files", path=str(tmp_path / name))))
+        for name in ("a", "b", "a/rows.csv", "a/*.csv")
+    ]
+    assert keys[0] != keys[1]
+    assert keys[0] == keys[2] == keys[3]
+
+
+def test_a_retriever_without_anything_to_learn_is_refused(recipe: Recipe, work: Path) -> None:
+    popular = StageConfig(model="Popular")
+    with pytest.raises(ConfigError, match="`Popular` has nothing to train"):
+        run(replace(recipe, retriever=popular), work)

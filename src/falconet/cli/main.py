@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -51,6 +52,15 @@ def main() -> None:
         app()
     except FalconetError as error:
         typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
+        sys.exit(1)
+    except OSError as error:  # a full disk, a folder one may not write to
+        if error.errno is None:
+            raise
+        about = f": `{error.filename}`" if error.filename else ""
+        typer.echo(f"error: {os.strerror(error.errno)}{about}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)

@@ -102,6 +102,10 @@ def containers(path: Path) -> tuple[list[Container], list[Container]]:
         folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
         return [Folder(path)], [Folder(p) for p in folders]
     if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(2)
+        if start != b"PK" and path.suffix.lower() != ".zip":
+            raise DataError(f"`{path}` is no zip file", hint=f"name the folder the files are in: `{path.parent}`")
         inner = {name.rpartition("/")[0] for name in zip_names(path)}
         return [Zip(path, "")], [Zip(path, f"{name}/") for name in sorted(inner) if name]
     raise DataError(f"no file or folder `{path}`", hint="`falconet data get ml-latest-small` fetches one")

@@ -38,7 +38,7 @@ class File:
 def open_source(source: Any, dtypes: Mapping[str, pl.DataType], separator: str | None) -> tuple[File, ...]:
     """The Parquet files of a source, in order. Raises DataError for what is not there or cannot be read."""
     if isinstance(source, (str, os.PathLike)):
-        return _open_files(_find(os.fspath(source)), dtypes, separator)
+        return _open_files(find_files(os.fspath(source)), dtypes, separator)
     if isinstance(source, Sequence):
         paths = [Path(os.fspath(path)) for path in source]
         if not paths:
@@ -53,7 +53,8 @@ def open_source(source: Any, dtypes: Mapping[str, pl.DataType], separator: str |
     return (_store(as_polars(source)),)
 
 
-def _find(source: str) -> list[Path]:
+def find_files(source: str) -> list[Path]:
+    """The files of a data set that a path stands for: a file, a folder, or a glob."""
     path = Path(source)
     if path.is_file():
         return [path]

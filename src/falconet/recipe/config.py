@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,11 @@ from falconet.errors import ConfigError, DataError, suggest
 FORMAT = 1
 
 
+def _check_seed(seed: int, name: str) -> None:
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"`{name}` is {seed}", hint="a whole number from 0 to 2^63 - 1")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Where the raw files are. `movielens` reads any MovieLens release; `files` any Parquet or CSV of interactions."""
@@ -21,6 +27,13 @@ class DataConfig:
     reader: Literal["movielens", "files"] = "movielens"
     path: str
     items: str | None = None  # files: a Parquet or CSV file with one row per item
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ConfigError("`data.path` is empty", hint="it says where the raw files are")
+        object.__setattr__(self, "items", self.items or None)
+        if self.items is not None and self.reader != "files":
+            raise ConfigError(f'`data.items` is for `data.reader = "files"`, not "{self.reader}"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +47,7 @@ class SplitConfig:
     def __post_init__(self) -> None:
         if not 0 < self.ratio < 1:
             raise ConfigError(f"`split.ratio` is {self.ratio}", hint="a share between 0 and 1, like 0.8")
+        _check_seed(self.seed, "split.seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +82,12 @@ class PrepareConfig:
     history: Literal["earlier", "others", "none"] = "earlier"
     max_items: int = 50  # length of a history
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.positive):
+            raise ConfigError(f"`prepare.positive` is {self.positive}", hint="a rating, like 3.0")
+        if self.max_items < 1:
+            raise ConfigError(f"`prepare.max_items` is {self.max_items}", hint="at least 1")
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageConfig:
@@ -83,6 +103,10 @@ class StageConfig:
 class EvaluateConfig:
     k: int = 10
     metrics: tuple[str, ...] = ("recall@10", "ndcg@10")  # which the table shows
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ConfigError(f"`evaluate.k` is {self.k}", hint="at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +136,9 @@ class Recipe:
     bundle: BundleConfig = BundleConfig()
     serve: ServeConfig = ServeConfig()
 
+    def __post_init__(self) -> None:
+        _check_seed(self.seed, "seed")
+
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe in a TOML file, with `a.b=value` overrides applied. Data paths start at the working directory.
@@ -120,9 +147,11 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """
     path = Path(path)
     try:
-        plain = tomllib.loads(path.read_text())
+        plain = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"no recipe at `{path}`", hint="`recipes/` in the repository holds examples") from error
+    except OSError as error:
+        raise DataError(f"`{path}` cannot be read: {error.strerror}", hint="a recipe is a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"`{path}` is not TOML: {error}") from error
     for override in overrides:
@@ -138,6 +167,7 @@ def check(recipe: Recipe) -> None:
     """Check the settings that belong to models and their training, which only those know."""
     from falconet.metrics.ranking import RankingMetrics
     from falconet.models import MODELS
+    from falconet.models.base import Retriever
     from falconet.train.trainer import TrainConfig
 
     if recipe.columns.time is None and (recipe.prepare.history == "earlier" or recipe.split.kind == "time"):
@@ -158,6 +188,12 @@ def check(recipe: Recipe) -> None:
     for name, stage in (("retriever", recipe.retriever), ("ranker", recipe.ranker)):
         if stage.model not in MODELS:
             raise ConfigError(f"`recipe.{name}.model` is `{stage.model}`", hint=suggest(stage.model, MODELS))
+        if issubclass(MODELS[stage.model], Retriever) != (name == "retriever"):
+            fit = [n for n in MODELS if issubclass(MODELS[n], Retriever) == (name == "retriever")]
+            raise ConfigError(
+                f"`recipe.{name}.model` is `{stage.model}`, which is no {name}",
+                hint=f"available: {', '.join(sorted(fit))}",
+            )
         from_plain(MODELS[stage.model].Config, stage.config, where=f"recipe.{name}.config")
         from_plain(TrainConfig, stage.train, where=f"recipe.{name}.train")
         if stage.batch_size < 1:

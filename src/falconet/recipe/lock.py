@@ -13,9 +13,14 @@ from falconet.errors import ArtifactError
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold `folder/lock`. Raises ArtifactError when another process holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
+    """Hold `folder/lock`. Raises ArtifactError when another process holds it, or where it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise ArtifactError(
+            f"`{folder}` cannot be worked in: {error.strerror}", hint="choose another --out, a folder you may write to"
+        ) from error
     try:
         if not _take(handle):
             raise ArtifactError(

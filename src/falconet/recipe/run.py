@@ -6,6 +6,7 @@ and of the manifests of its inputs. The key decides what is unchanged, nothing e
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -140,20 +141,22 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
 
 
 def raw_fingerprint(recipe: Recipe) -> str:
-    """The hash of the contents of the raw files, whatever they are called and wherever they lie."""
-    import hashlib
+    """The hash of the contents of the raw files that are read, wherever they lie."""
+    from falconet.datasets.movielens import open_movielens
+    from falconet.etl.sources import find_files
 
+    for name, given in (("path", recipe.data.path), ("items", recipe.data.items)):
+        if given is not None and not Path(given).exists() and not any(sign in given for sign in "*?["):
+            raise DataError(
+                f"no file or folder `{given}`, looked for from `{Path.cwd()}`",
+                hint=f"`data.{name}` of the recipe says where the raw files are",
+            )
+    if recipe.data.reader == "movielens":
+        return open_movielens(recipe.data.path).fingerprint()
     total = hashlib.sha256()
     for given in (recipe.data.path, recipe.data.items):
-        if given is None:
-            continue
-        path = Path(given)
-        if not path.exists():
-            raise DataError(
-                f"no file or folder `{path}`", hint="`data.path` of the recipe says where the raw files are"
-            )
-        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-        for file in files:
+        for file in [] if given is None else find_files(given):
             with file.open("rb") as opened:
-                total.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
+                total.update(file.name.encode() + b"\0" + hashlib.file_digest(opened, "sha256").digest())
+        total.update(b"\0")
     return total.hexdigest()

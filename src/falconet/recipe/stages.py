@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import torch
 
 from falconet.config import from_plain
-from falconet.errors import FalconetError
+from falconet.errors import ConfigError, FalconetError
 from falconet.evaluate.candidates import build_candidates
 from falconet.evaluate.cut import CandidateConfig, count_items, write_scout_rows
 from falconet.evaluate.evaluate import EvaluationConfig
@@ -123,6 +123,8 @@ def _train(stage: StageConfig, rows: Path, folder: Path, seed: int, step: str) -
     kind = MODELS[stage.model]
     torch.manual_seed(seed)
     model = kind.from_schema(loader.schema, from_plain(kind.Config, stage.config, where="config"))
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"`{stage.model}` has nothing to train", hint="the report compares with Popular in any case")
     if isinstance(model, Retriever):
         model.set_counts(count_items(rows, len(model.counts)))
     config = from_plain(TrainConfig, {"seed": seed, **stage.train}, where="train")

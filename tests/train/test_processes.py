@@ -30,6 +30,7 @@ from train.workers import (
     softmax_gradients,
     softmax_inputs,
     train,
+    train_loose,
     train_wide,
     weights,
     write_rows,
@@ -94,6 +95,13 @@ def test_uneven_shares_of_a_batch_give_the_gradient_of_the_whole(two: dict[str, 
     found, same_loss = two[share]
     assert apart(wanted, found) <= 1e-6
     assert same_loss == pytest.approx(loss, rel=1e-6)
+
+
+def test_a_plain_module_with_an_unused_layer_trains_as_on_one(data: Path, two: dict[str, Any]) -> None:
+    wanted, loss = train_loose(data)
+    found, same_loss = two["loose"]
+    assert apart(wanted, found) <= 1e-5
+    assert same_loss == pytest.approx(loss, rel=1e-5)
 
 
 def test_early_stopping_is_decided_once_for_all(two: dict[str, Any]) -> None:

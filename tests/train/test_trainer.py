@@ -316,6 +316,14 @@ def test_a_start_and_an_end_that_were_cut_off_are_made_again(data: Path, tmp_pat
     assert read_artifact(run, "run").extra["step"] is None
 
 
+def test_a_folder_that_is_no_run_is_refused_and_left_alone(data: Path, tmp_path: Path) -> None:
+    (tmp_path / ".tmp-of-another-program").mkdir()
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ArtifactError, match=r"is not empty and not a run(?s:.*)choose another folder"):
+        Trainer(config(), tmp_path).fit(net(), loader(data), resume="auto")
+    assert {path.name for path in tmp_path.iterdir()} == {".tmp-of-another-program", "notes.txt"}
+
+
 def test_a_damaged_snapshot_is_named(data: Path, tmp_path: Path) -> None:
     with pytest.raises(Stop):
         Trainer(config(snapshot_steps=4), tmp_path / "run").fit(net(), loader(data), on_step=stopped_after(5))  # type: ignore[arg-type]
@@ -375,5 +383,18 @@ def test_wrong_settings_and_models_are_refused(data: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"Reduced\.loss gave \(\) for 32 rows"):
         Trainer(config()).fit(Reduced(), loader(data))
+
+    class Number(Net):
+        def loss(self, batch: Batch) -> Tensor:
+            return 0.5  # type: ignore[return-value]
+
+    with pytest.raises(ConfigError, match=r"Number\.loss gave 0\.5 for 32 rows(?s:.*)one loss per row"):
+        Trainer(config()).fit(Number(), loader(data))
+    with pytest.raises(ConfigError, match=r"Net has nothing to learn(?s:.*)no parameter requires a gradient"):
+        Trainer(config()).fit(net().requires_grad_(False), loader(data))
+    with pytest.raises(ConfigError, match=r'`resume="must"` without a folder(?s:.*)Trainer\(config, folder\)'):
+        Trainer(config()).fit(net(), loader(data), resume="must")
+    with pytest.raises(ConfigError, match=r"`monitor` is 'auc'(?s:.*)metrics="):
+        Trainer(config(monitor="auc")).fit(net(), loader(data), loader(data))
     with pytest.raises(ConfigError, match=r"no `aux` to monitor(?s:.*)did you mean `auc`"):
         Trainer(config(monitor="aux")).fit(net(), loader(data), loader(data), metrics=BinaryMetrics())

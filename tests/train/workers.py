@@ -227,6 +227,7 @@ def everything(rows: Path, data: Path, held_out: Path, folder: Path) -> dict[str
         found["epochs_of_all"] = runtime.sums(torch.tensor([found["patience"]])).tolist()
         found["valid"] = Trainer(config(epochs=1)).fit(net(), loader, valid, metrics=BinaryMetrics()).metrics["valid"]
         found["softmax"] = softmax_gradients(*softmax_inputs())
+        found["loose"] = train_loose(data)
         found["bfloat16"] = exchanged_in_bfloat16(data)
         found["order"] = [walk(loader, runtime, epoch) for epoch in (0, 1)]
         cut_off(data, folder, 7)
@@ -259,6 +260,32 @@ def walk(loader: Loader, runtime: Runtime, epoch: int) -> list[float]:
 
 class CutOff(Exception):  # noqa: N818
     """The run is cut off."""
+
+
+class Loose(nn.Module):
+    """A plain module: an Embedding of its own, BatchNorm, and a layer that its loss does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users = nn.Embedding(USERS, 4)
+        self.last = nn.Linear(4, 1)
+        self.norm = nn.BatchNorm1d(4)
+        self.unused = nn.Linear(2, 2)
+
+    def loss(self, batch: Batch) -> Tensor:
+        users = batch.features["user"]
+        assert isinstance(users, Tensor)
+        logits: Tensor = self.last(self.norm(self.users(users.long()))).squeeze(1)
+        return bce(logits, batch.targets["liked"])
+
+
+def train_loose(data: Path) -> tuple[dict[str, Tensor], float]:
+    """Weights and loss of an epoch."""
+    torch.manual_seed(3)
+    model = Loose()
+    result = Trainer(config(optimizer="sgd")).fit(model, Loader(data, batch_size=32, shuffle=True, seed=7))
+    assert_equal_replicas(model)
+    return weights(model), float(result.metrics["loss"])
 
 
 def cut_off(data: Path, folder: Path, step: int) -> None:

@@ -64,9 +64,9 @@ class RunFolder:
         ArtifactError where a run is there and `resume` is "never", where none is and it is "must", or where the run
         there is another one.
         """
+        before = self._config()  # refuses what is no run before anything is removed
         clean(self.path)
         clean(self.path / "snapshots")
-        before = self._config()
         other_step = before is not None and config["step"] is not None and before.get("step") != config["step"]
         if other_step and resume == "auto":
             note(f"`{self.path}` is the run of other settings or data: starting anew")
@@ -94,7 +94,8 @@ class RunFolder:
     def _config(self) -> dict[str, Any] | None:
         path = self.path / "config.json"
         if not path.is_file():
-            if self.path.is_dir() and any(self.path.iterdir()):
+            left = f".tmp-{path.name}-*"  # of a start that was cut off
+            if self.path.is_dir() and any(not p.match(left) for p in self.path.iterdir()):
                 raise ArtifactError(f"`{self.path}` is not empty and not a run", hint="choose another folder")
             return None
         found: dict[str, Any] = _json(path)

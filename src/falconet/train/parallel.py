@@ -31,37 +31,53 @@ class Objective(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """One loss per row, float32: [rows]."""
         losses_R = self.model.loss(batch)  # type: ignore[operator]
-        if losses_R.shape != (batch.rows,):
+        if not isinstance(losses_R, Tensor) or losses_R.shape != (batch.rows,):
+            shape = tuple(losses_R.shape) if isinstance(losses_R, Tensor) else repr(losses_R)
             raise ConfigError(
-                f"{type(self.model).__name__}.loss gave {tuple(losses_R.shape)} for {batch.rows} rows",
+                f"{type(self.model).__name__}.loss gave {shape} for {batch.rows} rows",
                 hint="one loss per row, not reduced; the trainer averages over the rows of all processes",
             )
-        return losses_R.float()  # type: ignore[no-any-return]
+        return losses_R.float()
 
 
-def wrap(model: nn.Module, runtime: Runtime) -> nn.Module:
-    """The model on its device as a module that maps a batch to losses [rows] and adds up gradients over processes.
+def wrap(objective: Objective, runtime: Runtime, batch: Batch) -> nn.Module:
+    """A module that maps a batch to losses [rows] as `objective` does, and adds up gradients over processes.
 
-    Any module with `loss(batch)` will do; divide the sum of its losses by the rows of all processes,
-    `batch.global_rows`. Frozen parameters, among them tables that a `TableOptimizer` holds, are left alone. All
-    processes start from rank 0's weights.
+    Divide the sum of the losses by the rows of all processes, `batch.global_rows`. Frozen parameters, among them tables
+    that a `TableOptimizer` holds, are left alone. All processes start from rank 0's weights. `batch`, any batch of this
+    process, tells whether the loss uses all parameters.
     """
-    share_batchnorm(model)
-    objective = Objective(model.to(runtime.device))
+    share_batchnorm(objective)
     if runtime.world == 1:
         return objective
     with torch.no_grad():
-        for x in (*model.parameters(), *model.buffers()):
+        for x in (*objective.parameters(), *objective.buffers()):
             dist.broadcast(x.data, 0)
-    if not any(p.requires_grad for p in model.parameters()):
+    if not any(p.requires_grad for p in objective.parameters()):
         return objective
     # Our BatchNorm keeps equal statistics everywhere: nothing need be broadcast. torch 2.13 gave the switch a new name.
     names = inspect.signature(DistributedDataParallel.__init__).parameters
     switch = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-    parallel = DistributedDataParallel(objective, gradient_as_bucket_view=True, **{switch: False})  # type: ignore[arg-type]
+    parallel = DistributedDataParallel(
+        objective,
+        gradient_as_bucket_view=True,
+        find_unused_parameters=not _uses_all(objective, runtime, batch),
+        **{switch: False},  # type: ignore[arg-type]
+    )
     # The sum of gradients, where it would give the mean over processes, which is not that over rows.
     parallel.register_comm_hook(None, lambda state, bucket: _sum(bucket.buffer()))
     return parallel
+
+
+def _uses_all(objective: nn.Module, runtime: Runtime, batch: Batch) -> bool:
+    """Whether the loss depends on all parameters, on every process; else gradients must be looked for in each step."""
+    objective.eval()  # a BatchNorm's statistics stay as they are
+    loss = objective(batch).sum()
+    parameters = [p for p in objective.parameters() if p.requires_grad]
+    found = torch.autograd.grad(loss, parameters, allow_unused=True) if loss.requires_grad else (None,)
+    objective.train()
+    idle = torch.tensor([float(sum(gradient is None for gradient in found))])
+    return int(runtime.sums(idle)) == 0
 
 
 def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:

@@ -27,7 +27,7 @@ from falconet.progress import progress
 from falconet.train.checkpoint import Position, Resume
 from falconet.train.interfaces import Batches, Metrics
 from falconet.train.optimizer import Optimizers
-from falconet.train.parallel import bfloat16_is_fast, trainable, unwrap, wrap
+from falconet.train.parallel import Objective, bfloat16_is_fast, trainable, unwrap, wrap
 from falconet.train.recovery import Recovery, describe
 from falconet.train.runtime import Runtime
 from falconet.train.schedule import Schedule, factor, step_seed
@@ -111,6 +111,13 @@ class Trainer:
         """
         if self.config.patience is not None and valid is None:
             raise ConfigError("`patience` without validation data", hint="fit(..., valid=loader), or no patience")
+        if valid is not None and metrics is None and self.config.monitor != "loss":
+            raise ConfigError(
+                f"`monitor` is {self.config.monitor!r}, but the validation has no figure but the loss",
+                hint="fit(..., metrics=...)",
+            )
+        if resume == "must" and self.folder is None:
+            raise ConfigError('`resume="must"` without a folder', hint="Trainer(config, folder)")
         if not len(loader):
             raise DataError("no rows to train on", hint="the loader has no batch")
         return _Fit(self, unwrap(model), loader, valid, metrics, on_step).run(resume, step_key)
@@ -132,7 +139,11 @@ class _Fit:
         self.model, self.loader, self.valid, self.metrics = model, loader, valid, metrics
         self.runtime = trainer.runtime or Runtime.start()
         self.gpu = self.runtime.device.type == "cuda"
-        self.optimizers = Optimizers(model.to(self.runtime.device), self.config, self.runtime)
+        self.plain = Objective(model.to(self.runtime.device))
+        self.objective: nn.Module | None = None  # `plain` for many processes, from the first batch on
+        self.optimizers = Optimizers(model, self.config, self.runtime)
+        if not self.optimizers.tables.weights and not trainable(model)[0]:
+            raise ConfigError(f"{type(model).__name__} has nothing to learn", hint="no parameter requires a gradient")
         self.recovery = Recovery(self.folder, model, self.optimizers, self.runtime)
         self.bfloat16 = self._use_bfloat16()
         self.position = Position()
@@ -143,7 +154,6 @@ class _Fit:
     def run(self, resume: Resume, step_key: str | None) -> TrainResult:
         config = describe(self.config, self.model, self.loader, self.valid, step_key)
         with self.optimizers.tables.hold(), torch.random.fork_rng(range(torch.cuda.device_count() if self.gpu else 0)):
-            self.objective = wrap(self.model, self.runtime)
             self.position, finished = self.recovery.open(config, resume)
             if not finished:
                 self._announce()
@@ -167,7 +177,7 @@ class _Fit:
             closing(self.loader.batches(place.epoch, place.step, runtime.rank, runtime.world)) as batches,
             progress(f"epoch {place.epoch + 1}", left) if runtime.is_main else nullcontext() as task,
         ):
-            self.objective.train()
+            self.model.train()
             for batch in batches:
                 self._step(batch)
                 if task is not None:
@@ -185,8 +195,10 @@ class _Fit:
 
     def _step(self, batch: Batch) -> None:
         place, runtime = self.position, self.runtime
-        torch.manual_seed(step_seed(self.config.seed, place.epoch, place.step, runtime.rank))
         batch = batch.to(runtime.device)
+        if self.objective is None:
+            self.objective = wrap(self.plain, runtime, batch)
+        torch.manual_seed(step_seed(self.config.seed, place.epoch, place.step, runtime.rank))
         with self.optimizers.tables.collect() as touched:
             with self._autocast():
                 losses_R = self.objective(batch)

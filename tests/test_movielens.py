@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_recipe_beats_popularity_on_real_data(movielens_small: Path, tmp_path: Path) -> None:
     command = ["run", ROOT / "recipes/movielens.toml", "--set", f"data.path={movielens_small}", "--json", "--quiet"]
     done = subprocess.run(
@@ -22,7 +23,7 @@ def test_the_recipe_beats_popularity_on_real_data(movielens_small: Path, tmp_pat
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no process groups to kill")
 def test_a_run_killed_in_every_step_ends_with_the_same_report() -> None:
     done = subprocess.run(
@@ -21,7 +22,7 @@ def test_a_run_killed_in_every_step_ends_with_the_same_report() -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -104,11 +104,10 @@ def test_the_same_recipe_gives_the_same_bytes(recipe: Recipe, finished: Path, tm
 @pytest.mark.parametrize(
     ("change", "skipped"),
     [
-        ({"serve": {"port": 8001}}, ["prepare", "retriever", "ranker", "evaluate"]),
         ({"evaluate": {"k": 5, "metrics": ("ndcg@5",)}}, ["prepare", "retriever", "ranker", "bundle"]),
         ({"ranker": {"train": {"epochs": 1}}}, ["prepare", "retriever"]),
     ],
-    ids=["serve", "evaluate", "ranker"],
+    ids=["evaluate", "ranker"],
 )
 def test_a_changed_setting_runs_the_steps_that_read_it(
     recipe: Recipe, work: Path, said: Callable[[], list[str]], change: dict[str, Any], skipped: list[str]

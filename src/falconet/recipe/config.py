@@ -115,12 +115,6 @@ class BundleConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeConfig:
-    host: str = "127.0.0.1"
-    port: int = 8000
-
-
-@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything `falconet run` needs."""
 
@@ -134,7 +128,6 @@ class Recipe:
     prepare: PrepareConfig = PrepareConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     bundle: BundleConfig = BundleConfig()
-    serve: ServeConfig = ServeConfig()
 
     def __post_init__(self) -> None:
         _check_seed(self.seed, "seed")

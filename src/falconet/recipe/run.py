@@ -129,7 +129,7 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
             "bundle",
             lambda: key(
                 "bundle",
-                settings("bundle", "columns", "prepare", "serve"),
+                settings("bundle", "columns", "prepare"),
                 features(),
                 manifest("runs/retriever", "run"),
                 manifest("runs/ranker", "run"),

@@ -1,0 +1,72 @@
+"""docs/recipes.md names every setting with its default, and its example is a recipe."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from falconet.models import MODELS
+from falconet.recipe.config import (
+    BundleConfig,
+    ColumnsConfig,
+    DataConfig,
+    EvaluateConfig,
+    PrepareConfig,
+    Recipe,
+    SplitConfig,
+    StageConfig,
+    read_recipe,
+)
+from falconet.train.trainer import TrainConfig
+
+PAGE = (Path(__file__).parent.parent.parent / "docs/recipes.md").read_text(encoding="utf-8")
+PLACES = [
+    ("**`[data]`**", DataConfig),
+    ("**`[split]`**", SplitConfig),
+    ("**`[columns]`**", ColumnsConfig),
+    ("**`[prepare]`**", PrepareConfig),
+    ("**`[retriever]`**", StageConfig),
+    ("`[retriever.config]`", MODELS["TwoTower"].Config),
+    ("`[ranker.config]`", MODELS["MLP"].Config),
+    ("`[retriever.train]`", TrainConfig),
+    ("**`[evaluate]`**", EvaluateConfig),
+]
+
+
+def test_the_example_is_a_recipe_for_files_without_ratings(tmp_path: Path) -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
+    assert len(blocks) == 1
+    (tmp_path / "shop.toml").write_text(blocks[0], encoding="utf-8")
+    recipe = read_recipe(tmp_path / "shop.toml")
+    assert (recipe.data.reader, recipe.data.items, recipe.columns.rating) == ("files", "products.csv", None)
+
+
+@pytest.mark.parametrize(("heading", "kind"), PLACES, ids=[kind.__qualname__ for _, kind in PLACES])
+def test_every_setting_stands_in_its_table_with_its_default(heading: str, kind: Any) -> None:
+    table = PAGE[PAGE.index("\n" + heading) :].split("|---|---|---|\n")[1].split("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    told = {name: row[1] for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+    assert set(told) == {field.name for field in fields(kind)}
+    for field in fields(kind):
+        default = field.default
+        if default is not MISSING and default is not None and field.name not in ("seed", "monitor"):
+            assert _toml(default) == told[field.name].strip("`"), field.name
+
+
+def test_every_table_is_described() -> None:
+    for field in fields(Recipe):
+        assert f"`{field.name}`" in PAGE or f"`[{field.name}]`" in PAGE, field.name
+    assert [field.name for field in fields(BundleConfig)] == ["candidates"]
+    assert f"`candidates` ({BundleConfig().candidates})" in PAGE
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(x) for x in value)}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import venv
@@ -50,11 +51,14 @@ def install(extras: str, torch_index: str | None) -> None:
     """Make .venv and install falconet in it, unless that has been done for these very files."""
     if wanted(extras) in installed():
         return
-    if not PYTHON.is_file():
+    if not installed():  # also where an earlier start was cut off half way
         print(f"making {VENV}", file=sys.stderr, flush=True)
         venv.create(VENV, with_pip=True)
     constraints = ROOT / "constraints.txt"
     pinned = next(line for line in constraints.read_text().splitlines() if line.startswith("torch=="))
+    print(
+        "installing; torch comes first and is large (0.2 GB for CPUs, some GB with CUDA)", file=sys.stderr, flush=True
+    )
     # torch first and alone: an index for torch must not be asked for anything else.
     pip(pinned, *(("--index-url", torch_index) if torch_index else ()))
     pip("--constraint", str(constraints), "--editable", f".[{extras}]" if extras else ".")
@@ -73,7 +77,12 @@ def main() -> int:
         parser.print_help()
         return 2
     name, *rest = options.command
-    install("dev" if name == "test" else "", options.torch_index)
+    try:
+        install("dev" if name == "test" else "", options.torch_index)
+    except KeyboardInterrupt:
+        print("stopped; the next start goes on from here", file=sys.stderr)
+        return 130
+    signal.signal(signal.SIGINT, lambda number, frame: None)  # Ctrl-C is for the command; we wait for its exit code
     if name == "test":
         return subprocess.run([str(PYTHON), str(ROOT / "scripts" / "check"), *rest], cwd=ROOT, check=False).returncode
     return subprocess.run([str(PYTHON), "-m", "falconet", name, *rest], check=False).returncode

@@ -89,3 +89,32 @@ def test_a_file_of_items_that_is_not_there(tmp_path: Path) -> None:
         *("--set", "columns.user=user", "--set", "columns.item=item"),
     ]
     assert_explained(falconet("run", DEMO, *settings, cwd=tmp_path), "`items.csv`", "`data.items` of the recipe")
+
+
+def main_with(app: str) -> subprocess.CompletedProcess[str]:
+    """The command's `main` around another body."""
+    code = f"from falconet.cli import main\ndef app():\n    {app}\nmain.app = app\nmain.main()"
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM")
+def test_a_stopped_command_takes_its_private_files_with_it() -> None:
+    done = main_with(
+        "import os, signal; from falconet.etl.sources import private_folder; "
+        "print(private_folder(), flush=True); os.kill(os.getpid(), signal.SIGTERM)"
+    )
+    assert done.returncode == 143, done.stderr
+    assert done.stderr == ""
+    assert not Path(done.stdout.strip()).parent.exists()
+
+
+def test_what_the_system_refuses_is_one_line() -> None:
+    done = main_with("import os; os.mkdir('nowhere/below')")
+    assert (done.returncode, done.stderr) == (1, "error: No such file or directory: `nowhere/below`\n")

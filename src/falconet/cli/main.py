@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -47,14 +48,15 @@ app.command(
 
 
 def main() -> None:
-    """Run the command. A user's mistake ends with `error: …` and exit code 1, without a traceback."""
+    """Run the command. A user's mistake ends with `error: …` and exit code 1, without a traceback.
+
+    Ctrl-C ends with 130 and SIGTERM with 143, both after what is half written has been removed.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         app()
     except FalconetError as error:
         typer.echo(f"error: {error}", err=True)
-        sys.exit(1)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes
         sys.exit(1)
     except OSError as error:  # a full disk, a folder one may not write to
         if error.errno is None:
@@ -62,9 +64,6 @@ def main() -> None:
         about = f": `{error.filename}`" if error.filename else ""
         typer.echo(f"error: {os.strerror(error.errno)}{about}", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
-        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ import pytest
 
 from falconet.datasets.synthetic import synthesize
 from falconet.errors import ArtifactError, ConfigError
-from falconet.io.artifact import read_artifact
+from falconet.io.artifact import read_artifact, read_manifest
 from falconet.io.footer import read_schema, row_groups
 from falconet.progress import set_quiet
 from falconet.recipe.config import DataConfig, Recipe, StageConfig, read_recipe
 from falconet.recipe.lock import locked
-from falconet.recipe.run import raw_fingerprint, run
+from falconet.recipe.run import NAMES, raw_fingerprint, run
 
 DEMO = Path(__file__).parent.parent.parent / "src/falconet/recipe/demo.toml"
 
@@ -192,3 +192,33 @@ def test_a_retriever_without_anything_to_learn_is_refused(recipe: Recipe, work: 
     popular = StageConfig(model="Popular")
     with pytest.raises(ConfigError, match="`Popular` has nothing to train"):
         run(replace(recipe, retriever=popular), work)
+
+
+def test_a_workflow_of_another_recipe_is_made_again(
+    recipe: Recipe, work: Path, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = read_manifest(work / "workflow").sha256
+
+    def die(*_: object, **__: object) -> None:
+        raise ArtifactError("killed")
+
+    other = replace(recipe, split=replace(recipe.split, seed=9))
+    with monkeypatch.context() as patch:
+        patch.setattr("falconet.recipe.prepare.write_features", die)
+        with pytest.raises(ArtifactError, match="killed"):
+            run(other, work)
+    assert read_manifest(work / "workflow").sha256 != before
+    run(recipe, work)
+    assert said() == ["retriever", "ranker", "evaluate", "bundle"]
+    assert read_manifest(work / "workflow").sha256 == before
+
+
+@pytest.mark.parametrize(("name", "again"), [("split", "prepare"), ("candidates", "ranker")])
+def test_a_lost_folder_between_steps_is_made_again(
+    recipe: Recipe, work: Path, said: Callable[[], list[str]], name: str, again: str
+) -> None:
+    before = read_manifest(work / name).sha256
+    shutil.rmtree(work / name)
+    run(recipe, work)
+    assert said() == [step for step in NAMES if step != again]
+    assert read_manifest(work / name).sha256 == before

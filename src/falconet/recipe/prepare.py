@@ -128,8 +128,8 @@ def write_features(
     step: str,
 ) -> None:
     """The four tables of docs/contracts.md under one manifest."""
-    workflow = read_manifest(out.parent / "workflow", "workflow").sha256
-    with write_artifact(out, "features", parents={"workflow": workflow}, extra={"step": step}, overwrite=True) as draft:
+    parents = {name: read_manifest(out.parent / name, name).sha256 for name in ("split", "workflow")}
+    with write_artifact(out, "features", parents=parents, extra={"step": step}, overwrite=True) as draft:
         for name, data in parts.items():
             shuffle = Shuffle.FULL if name == "train" else Shuffle.NONE
             fitted.transform(data, out_of_fold=True).to_parquet(draft.path / name, shuffle=shuffle, seed=seed)

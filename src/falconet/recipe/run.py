@@ -93,7 +93,7 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
         Step(
             "prepare",
             prepare_key,
-            lambda k: is_complete(work / "features", "features", step=k) and is_complete(work / "workflow", "workflow"),
+            lambda k: _is_prepared(work, k),
             lambda k: prepare(recipe, work, step=k),
         ),
         Step(
@@ -110,7 +110,7 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
                 features(),
                 manifest("runs/retriever", "run"),
             ),
-            lambda k: is_complete(work / "runs/ranker", "run", step=k),
+            lambda k: all(is_complete(work / n, kind, step=k) for n, kind in stages.RANKER_FOLDERS.items()),
             lambda k: stages.train_ranker(recipe, work, step=k),
         ),
         Step(
@@ -138,6 +138,17 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
             lambda k: stages.bundle(recipe, work, step=k),
         ),
     ]
+
+
+def _is_prepared(work: Path, step: str) -> bool:
+    """Whether the features are those of the step, and split and workflow are those the features were made from."""
+    if not is_complete(work / "features", "features", step=step):
+        return False
+    made_from = read_manifest(work / "features", "features").parents
+    return all(
+        is_complete(work / name, name) and read_manifest(work / name, name).sha256 == made_from.get(name)
+        for name in ("split", "workflow")
+    )
 
 
 def raw_fingerprint(recipe: Recipe) -> str:

@@ -74,7 +74,9 @@ def _interactions(path: Path, given: ColumnsConfig, where: str) -> Dataset:
     ]
     try:
         known = pl.col(inner.user).is_not_null() & pl.col(inner.item).is_not_null()
-        lost = int(frame.select(made).select((~known).sum()).collect().item())
+        # The nulls are counted so that every column is looked at here, where an error can name them.
+        nulls = pl.sum_horizontal(pl.all().null_count())
+        lost = int(frame.select(made).select(lost=(~known).sum(), nulls=nulls).collect()["lost"][0])
         same = all(x.meta.is_column() and x.meta.output_name() == name for x, name in zip(made, names, strict=True))
         if same and not lost:
             return data

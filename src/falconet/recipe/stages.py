@@ -26,6 +26,9 @@ from falconet.recipe.names import inner_columns
 from falconet.serve.bundle import ServingConfig, build_bundle
 from falconet.train.trainer import TrainConfig, Trainer
 
+RANKER_FOLDERS = {"runs/ranker": "run", "candidates": "candidates"}
+"""What `train_ranker` leaves for later steps, and the kind of each."""
+
 
 def train_retriever(recipe: Recipe, work: Path, *, step: str) -> None:
     """`work/features/train` to `work/runs/retriever`."""

@@ -277,3 +277,21 @@ def test_settings_are_checked(folder: Path) -> None:
 )
 def test_sizes_are_numbers_with_units(text: str | int, size: int) -> None:
     assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ([{"a": 1}], DataError, r"(?s)a list of files has a dict in it.*pl.DataFrame\(rows\)"),
+        (pl.LazyFrame({"a": ["x"]}).with_columns(pl.col("a").cast(pl.Int64)), DataError, "the frame cannot be read: "),
+        (pl.scan_parquet("nowhere.parquet"), DataError, "the frame cannot be read: "),
+        (pl.DataFrame({"a": [1]}, schema={"a": pl.Int128}), SchemaError, "column `a` of the frame is Int128"),
+        (pl.DataFrame({"*": [1]}), SchemaError, r"column `\*`, which Polars takes for a pattern"),
+        (pl.DataFrame({"^a.*$": [1]}), SchemaError, "which Polars takes for a pattern"),
+        (pl.DataFrame({"__bucket__": [1]}), SchemaError, "a name falconet needs itself"),
+    ],
+    ids=["rows", "bad cast", "missing file", "wide", "star", "pattern", "reserved"],
+)
+def test_what_is_no_data_says_what_it_is(source: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Dataset(source)

@@ -149,3 +149,16 @@ def test_types_that_do_not_fit_are_found_before_data_is_read() -> None:
     data = fl.Dataset(pl.DataFrame({"a": ["x"]}))
     with pytest.raises(SchemaError, match="`LambdaOp` on `a`"):
         fl.Workflow(["a"] >> ops.LambdaOp(lambda col: col.dt.hour())).fit(data)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"), [([1], "a column name is a string, not 1"), ([[]], "a group of no columns")], ids=str
+)
+def test_a_column_is_named_by_a_string(columns: list[object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        columns >> ops.Categorify()
+
+
+def test_a_filter_s_columns_stand_in_brackets() -> None:
+    with pytest.raises(ConfigError, match=r'(?s)asks for `.age`.*a column is `row\["age"\]`'):
+        ["age"] >> ops.Filter(lambda row: row.age > 3)

@@ -18,7 +18,7 @@ import falconet as fl
 from falconet import ops
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.schema import Column
-from falconet.testing.contracts import OpContract, StatOpContract, cut, write_parts
+from falconet.testing.contracts import OpContract, StatOpContract, cut, same, write_parts
 
 MOVIES = pl.DataFrame({"movie": [10, 20, 30], "genres": [["a", "b"], [], ["a"]], "year": [1990, None, 2001]})
 
@@ -366,6 +366,13 @@ def test_a_python_function_inside_an_expression_is_refused_with_the_way_out() ->
         lambda col: col.sum().over("user"),
         lambda col: col.fill_null(strategy="forward"),
         lambda col: col.sort(),
+        lambda col: col + pl.Series([1, 2, 3]),
+        lambda col: pl.lit(pl.Series([1, 2, 3])),
+        lambda col: col.replace_strict(pl.Series([1]), pl.Series([2]), default=pl.Series([1, 2, 3])),
+        lambda col: col.cumulative_eval(pl.element().sum()),
+        lambda col: col.bitwise_and(),
+        lambda col: col.list.sample(1),
+        lambda col: col.list.eval(pl.element() + pl.col("__column__").list.len()),
     ],
 )
 def test_an_expression_that_looks_at_other_rows_is_refused(function: object) -> None:
@@ -434,3 +441,109 @@ def test_histories_by_datetime() -> None:
 def test_expressions_get_a_column_not_only_a_name() -> None:
     op = ops.AddTags("item")
     assert op.describe(Column(name="x", dtype="int64")).tags == {"item"}
+
+
+@pytest.mark.parametrize("series", [pl.Series([1, 7]), [1, 7]], ids=["series", "list"])
+def test_a_set_of_values_to_look_for_may_be_a_series(series: object) -> None:
+    got = apply(["x"] >> ops.LambdaOp(lambda col: col.is_in(series)), pl.DataFrame({"x": [7, 2, 1]}))
+    assert got["x"].to_list() == [True, False, True]
+
+
+def test_a_constant_column_is_saved_and_read(tmp_path: Path) -> None:
+    fitted = fl.Workflow(["x"] >> ops.LambdaOp(lambda col: pl.lit(3))).fit(fl.Dataset(pl.DataFrame({"x": [1, 2]})))
+    loaded = fl.Workflow.load(fitted.save(tmp_path / "w"))
+    assert loaded.transform(pl.DataFrame({"x": [5, 6, 7]}))["x"].to_list() == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("fill", "values"),
+    [(True, [1, None]), (0.5, [True, None]), (0, [False, None]), ("q", [b"a", None])],
+    ids=str,
+)
+def test_a_filled_row_has_the_type_of_the_column(fill: object, values: list[object]) -> None:
+    frame = pl.DataFrame({"x": values})
+    fitted = fl.Workflow(["x"] >> ops.FillMissing(fill_val=fill)).fit(fl.Dataset(frame))
+    assert repr(fitted.online()(frame.to_dicts())) == repr(fitted.transform(frame).to_dicts())
+
+
+def test_categories_that_appear_inside_a_graph_are_strings(tmp_path: Path) -> None:
+    table = pl.DataFrame({"kind": pl.Series(["a", "b"], dtype=pl.Categorical), "size": [[1], [2]]})
+    table = table.with_columns(colour=pl.Series(["x", "y"], dtype=pl.Enum(["x", "y"])))
+    frame = pl.DataFrame({"kind": pl.Series(["b", "c"], dtype=pl.Categorical), "n": [1, 9]})
+    joined = ["kind"] >> ops.JoinExternal(table, on="kind")
+    binned = ["n"] >> ops.LambdaOp(
+        lambda col: pl.when(col > 5).then(pl.lit("high")).otherwise(pl.lit("low")).cast(pl.Enum(["low", "high"]))
+    )
+    got = apply([joined, binned], frame)
+    assert got.to_dicts() == [
+        {"kind": "b", "size": [2], "colour": "y", "n": "low"},
+        {"kind": "c", "size": None, "colour": None, "n": "high"},
+    ]
+    assert set(got.dtypes) == {pl.String, pl.List(pl.Int64)}
+    assert apply(binned >> ops.Categorify(), frame)["n"].to_list() == [4, 3]
+
+
+def test_arrays_of_categories_are_arrays_of_strings() -> None:
+    kind = pl.Series([["a", "b"], None], dtype=pl.Array(pl.String, 2)).cast(pl.Array(pl.Categorical, 2))
+    assert apply(["x"] >> ops.AddTags("user"), pl.DataFrame({"x": kind})).dtypes == [pl.Array(pl.String, 2)]
+
+
+def test_columns_that_share_no_value_cannot_share_a_vocabulary() -> None:
+    frame = pl.DataFrame({"a": [1, 2], "b": ["x", "y"], "nothing": [None, None]})
+    with pytest.raises(SchemaError, match=r"cannot give `a` \(Int64\) and `b` \(String\) one vocabulary"):
+        apply([["a", "b"]] >> ops.Categorify(), frame)
+    assert apply([["nothing", "a"]] >> ops.Categorify(), frame)["nothing"].to_list() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        ["x", "i"] >> ops.History(key="x", item="i"),
+        ["x", "i"] >> ops.History(key="i", item="x"),
+        ["x", "i"] >> ops.Split(kind="time", time="x"),
+        ["x", "i"] >> ops.Split(user="x"),
+    ],
+    ids=str,
+)
+def test_a_list_is_no_key_and_no_time(node: object) -> None:
+    with pytest.raises(SchemaError, match=r"needs one value per row, `x` is List"):
+        fl.Workflow(node).fit(fl.Dataset(pl.DataFrame({"x": [[1], [2]], "i": [1, 2]})))
+
+
+def test_a_list_is_no_key_of_a_join() -> None:
+    with pytest.raises(SchemaError, match=r"a key of JoinExternal needs one value per row, `x` is List"):
+        ops.JoinExternal(pl.DataFrame({"x": [[1], [2]], "v": [1, 2]}), on="x")
+
+
+def test_the_key_of_a_joined_table_may_be_added_under_its_own_name() -> None:
+    table = pl.DataFrame({"id": [1], "v": [2]})
+    got = apply(
+        ["a"] >> ops.JoinExternal(table, on="a", on_ext="id", columns_ext=["id", "v"]), pl.DataFrame({"a": [1, 5]})
+    )
+    assert got.rows() == [(1, 1, 2), (5, None, None)]
+
+
+@pytest.mark.parametrize("name", ["start", "end", "count", "key", "item", "times", "0/a", "a/b"])
+def test_histories_of_columns_with_the_names_used_inside(name: str, tmp_path: Path) -> None:
+    frame = pl.DataFrame({name: [1, 1, 2, 1], "t": [1, 2, 3, 4], "i": ["a", "b", "c", "d"], "a": [0, 0, 0, 0]})
+    timed = ops.History(key=name, item="i", time="t")
+    fitted = fl.Workflow([name, "t", "i", "a"] >> timed).fit(fl.Dataset(frame))
+    got = fl.Workflow.load(fitted.save(tmp_path / "w")).transform(frame)
+    assert got["history"].to_list() == [[], ["a"], [], ["a", "b"]]
+    assert got["a"].to_list() == [0, 0, 0, 0]
+    others = apply([name, "i"] >> ops.History(key=name, item="i"), frame)
+    assert others["history"].to_list() == [["b", "d"], ["a", "d"], [], ["a", "b"]]
+
+
+def test_a_history_has_a_column_for_each_of_its_roles() -> None:
+    with pytest.raises(ConfigError, match="three different columns"):
+        ops.History(key="user", item="time", time="time")
+
+
+def test_histories_are_put_together_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pl.DataFrame({"user": [1, 2, 1, 1, 2, 1], "item": list("abcdef"), "time": [1, 1, 2, 3, 3, 4]})
+    for op in (ops.History(key="user", item="item", time="time"), ops.History(key="user", item="item")):
+        whole = apply(["user", "item", "time"] >> op, frame)
+        with monkeypatch.context() as patch:
+            patch.setattr("falconet.etl.ops.history.SLICE_ROWS", 2)
+            same(apply(["user", "item", "time"] >> op, frame), whole)

@@ -36,7 +36,7 @@ def test_random_keeps_the_share_of_each_user(frame: pl.DataFrame, tmp_path: Path
     assert not (out / "valid").exists()
     assert sorted([*train["row"], *test["row"]]) == list(range(len(frame)))
     kept = dict(train["user"].value_counts().rows())
-    assert [kept[user] for user in range(20)] == [int((user + 1) * 0.8 + 0.5) for user in range(20)]
+    assert [kept[user] for user in range(20)] == [1, 1, *(int((user + 1) * 0.8 + 0.5) for user in range(2, 20))]
     for part in (train, test):
         assert part["row"].is_sorted()
         same(part.drop("row"), frame[part["row"]])
@@ -133,3 +133,16 @@ def test_a_split_inside_a_workflow_runs_over_parts(frame: pl.DataFrame, tmp_path
         (3, 191),
         (4, 19),
     ]
+
+
+@pytest.mark.parametrize(("ratio", "valid_ratio"), [(0.8, 0.0), (0.99, 0.0), (0.5, 0.4), (0.01, 0.0)])
+def test_random_gives_every_user_of_two_rows_training_and_test(
+    ratio: float, valid_ratio: float, tmp_path: Path
+) -> None:
+    users = [user for user in range(1, 9) for _ in range(user)]
+    data = fl.Dataset(pl.DataFrame({"user": users}))
+    op = ops.Split(user="user", ratio=ratio, valid_ratio=valid_ratio)
+    made = fl.Workflow(["user"] >> op).fit(data).transform(data).collect()
+    for user in range(2, 9):
+        assert {"train", "test"} <= set(made.filter(pl.col("user") == user)["split"])
+    assert made.filter(pl.col("user") == 1)["split"].to_list() == ["train"]

@@ -459,3 +459,34 @@ def test_codes_are_in_range_and_go_back_to_their_values(
             assert 0 < code < fitted.schema[name].cardinality  # type: ignore[operator]
             assert (code == 1) == (value is None)
             assert again == (None if code <= 2 else value)
+
+
+@pytest.mark.parametrize("shuffle", [fl.Shuffle.NONE, fl.Shuffle.FULL])
+def test_a_value_that_does_not_fit_is_named_while_writing(shuffle: fl.Shuffle, tmp_path: Path) -> None:
+    pl.DataFrame({"x": ["1", "b"]}).write_parquet(tmp_path / "data.parquet")
+    data = fl.Dataset(tmp_path / "data.parquet")
+    number = ["x"] >> ops.LambdaOp(lambda col: col.cast(pl.Int64))
+    for node in (number, number >> ops.Split(user="x")):
+        with pytest.raises(DataError, match=r"data.parquet`: conversion from `str` to `i64` failed in column 'x'"):
+            fl.Workflow(node).fit(data).transform(data).to_parquet(tmp_path / "out", shuffle=shuffle)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"list": null', f'"list": {2**70}'),
+        ('"tree"', "[" * 5_000),
+        ('"input": [{"Column": "__column__"}, ', '"input": ['),
+    ],
+    ids=["too large", "too deep", "too few"],
+)
+def test_a_graph_that_means_nothing_is_refused(old: str, new: str, tmp_path: Path) -> None:
+    clip = ["x"] >> ops.LambdaOp(lambda col: col.clip(1, 2))
+    saved = fl.Workflow(clip).fit(fl.Dataset(pl.DataFrame({"x": [1]}))).save(tmp_path / "w")
+    text = json.dumps(json.loads((saved / "graph.json").read_text()))
+    text = text.replace(old, new, 1) if old in text else new
+    (saved / "graph.json").write_text(text)
+    reseal(saved)
+    with pytest.raises(ArtifactError, match="is damaged"):
+        fl.Workflow.load(saved)

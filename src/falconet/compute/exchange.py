@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import polars as pl
 
-from falconet.compute.executor import ROW, Executor, Part
+from falconet.compute.executor import ROW, Executor, Part, reading
 from falconet.errors import DataError
 
 BUCKET = "__bucket__"
@@ -32,6 +32,11 @@ class Bucket:
 
     slices: tuple[Part, ...]
     first_row: int
+
+    @property
+    def path(self) -> str:
+        """The file of its first rows, for messages."""
+        return self.slices[0].path
 
     @property
     def rows(self) -> int:
@@ -124,7 +129,8 @@ class _Spread:
             frame = frame.with_row_index(ROW, offset=part.first_row).with_columns(pl.col(ROW).cast(pl.UInt64))
         if self.bucket is not None:
             frame = frame.with_columns(self.bucket.cast(pl.UInt32).alias(BUCKET)).sort(BUCKET, maintain_order=True)
-        made = frame.collect()
+        with reading(f"`{part.path}`"):
+            made = frame.collect()
         if not numbered and self.bucket is not None:
             _check_rows(made, part)
         offsets: tuple[int, ...] = (0, made.height)
@@ -157,7 +163,8 @@ class _Finish:
 
     def __call__(self, item: tuple[int, Bucket]) -> tuple[str, int]:
         i, bucket = item
-        frame = self.finish(bucket.scan(row_numbers=True)).collect()
+        with reading(f"`{bucket.path}`"):
+            frame = self.finish(bucket.scan(row_numbers=True)).collect()
         return _store(frame, Path(self.folder) / f"bucket-{i:06d}.parquet", 131_072), frame.height
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import polars as pl
 
+from falconet.errors import DataError
+
 T = TypeVar("T")
 R = TypeVar("R")
 ROW = "__row__"
 """The column of row numbers (UInt64, in the whole data set). No data set has a column of its own by that name."""
+_STEP = re.compile(r"__\d+__/")  # how a plan marks the columns of its steps
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,16 @@ class Part:
         if row_numbers and ROW not in (self.columns or frame.collect_schema()):
             frame = frame.with_row_index(ROW, offset=self.first_row).with_columns(pl.col(ROW).cast(pl.UInt64))
         return frame
+
+
+@contextmanager
+def reading(source: str) -> Iterator[None]:
+    """Raise what Polars finds wrong with the rows of a source as a DataError that names it."""
+    try:
+        yield
+    except pl.exceptions.PolarsError as error:
+        first = str(error).partition("\n")[0]
+        raise DataError(f"{source}: {_STEP.sub('', first)}") from error
 
 
 class Executor(Protocol):

@@ -14,6 +14,7 @@ from typing import Any
 
 import polars as pl
 
+from falconet.compute.exchange import BUCKET
 from falconet.compute.executor import ROW, Part
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.etl.sources import File, open_source
@@ -126,8 +127,11 @@ def _open(file: File) -> _Opened:
         raise DataError(f"{file.where} cannot be read: {error}") from error
     if not schema:
         raise SchemaError(f"{file.where} has no columns")
-    if ROW in schema:
-        raise SchemaError(f"{file.where} has a column `{ROW}`, a name falconet needs itself", hint="rename it")
+    for name in schema:
+        if name in (ROW, BUCKET):
+            raise SchemaError(f"{file.where} has a column `{name}`, a name falconet needs itself", hint="rename it")
+        if name == "*" or (name.startswith("^") and name.endswith("$")):
+            raise SchemaError(f"{file.where} has a column `{name}`, which Polars takes for a pattern", hint="rename it")
     sizes = []
     for i in range(meta.num_row_groups):
         group = meta.row_group(i)

@@ -31,7 +31,9 @@ _FUNCTIONS = {
     "Replace", "ReplaceStrict", "Round", "RoundSF", "Sign", "Sqrt", "SumHorizontal", "Truncate",
 }  # fmt: skip
 _WHOLE_COLUMN = {"Any", "All", "AllHorizontalAgg", "IsDuplicated", "IsFirstDistinct", "IsLastDistinct", "IsUnique"}
-_WHOLE_COLUMN |= {"ConcatVertical", "HasNulls", "IsEmpty", "IsSorted"}
+_WHOLE_COLUMN |= {"ConcatVertical", "HasNulls", "IsEmpty", "IsSorted", "And", "Or", "Xor"}  # bits of all rows
+_TAKES_SETS = {"IsIn", "Replace", "ReplaceStrict", "ContainsAny", "ExtractMany", "FindMany", "ReplaceMany"}
+"""Functions whose second and third argument may be a series: values to look for, not one for each row."""
 _REASONS = {
     "AnonymousFunction": "it calls a Python function, which cannot be saved",
     "AnonymousAgg": "it calls a Python function, which cannot be saved",
@@ -86,6 +88,8 @@ def walk(tree: Tree, *, in_list: bool = False) -> None:
     if kind not in allowed:
         raise ForbiddenError(f"`{kind}`: {_REASONS.get(kind, 'it is not a plain function of the row')}")
     if kind == "Literal":
+        if "Series" in body:
+            raise ForbiddenError("a series beside the column has a value for each row of one frame only")
         if any(value is None for value in _named(body, ("Float", "Float32", "Float64"))):
             raise ForbiddenError("a literal NaN or infinity cannot be saved")
         if any(True for _ in _named(body, ("Object",))):
@@ -94,11 +98,15 @@ def walk(tree: Tree, *, in_list: bool = False) -> None:
     if kind == "Column":
         if not isinstance(body, str):
             raise ForbiddenError("a column is named by a string")
+        if in_list:
+            raise ForbiddenError("a column inside a list is of other rows than the list")
         return
     if kind == "Function":
         _walk_function(body, in_list=in_list)
         return
     if kind == "Eval":
+        if "Cumulative" in body["variant"]:
+            raise ForbiddenError(f"`cumulative_eval`: {_REASONS['Agg']}")
         walk(body["expr"], in_list=in_list)
         walk(body["evaluation"], in_list=True)
         return
@@ -111,18 +119,25 @@ def walk(tree: Tree, *, in_list: bool = False) -> None:
 
 def _walk_function(body: Tree, *, in_list: bool) -> None:
     function = body["function"]
-    name = function if isinstance(function, str) else next(iter(function))
+    name = member = function if isinstance(function, str) else next(iter(function))
     if name in _FAMILIES:
         inner = function[name]
         member = inner if isinstance(inner, str) else next(iter(inner))
+        if member == "Sample":
+            raise ForbiddenError("`Sample` gives other values each time")
         if member in _WHOLE_COLUMN and not in_list:
             raise ForbiddenError(f"`{member}`: {_REASONS['Agg']}")
         if member == "Strptime" and None in _named(inner, ("format",)):
             raise ForbiddenError("`Strptime` without a format guesses it from the first row")
     elif name not in _FUNCTIONS:
         raise ForbiddenError(f"`{name}`: {_REASONS.get(name, 'it is not a plain function of the row')}")
-    for child in body["input"]:
-        walk(child, in_list=in_list)
+    for place, child in enumerate(body["input"]):
+        if not (place in (1, 2) and member in _TAKES_SETS and _is_series(child)):
+            walk(child, in_list=in_list)
+
+
+def _is_series(tree: Tree) -> bool:
+    return isinstance(tree, dict) and set(tree) == {"Literal"} and set(tree["Literal"]) == {"Series"}
 
 
 def _children(body: Tree) -> Iterator[Tree]:

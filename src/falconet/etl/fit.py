@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from falconet.compute.executor import ROW, Executor, Part
-from falconet.errors import DataError, SchemaError
+from falconet.compute.executor import ROW, Executor, Part, reading
+from falconet.errors import SchemaError
 from falconet.etl import keyed
 from falconet.etl.op import Group, KeyedOp, Op, StatOp
 from falconet.etl.plan import Bound, Described, Plan, Step, asks_row, numbered, run, where
@@ -79,7 +79,11 @@ def dry_fit(plan: Plan, inputs: Inputs) -> dict[tuple[int, Group], pl.DataFrame]
         if isinstance(step.op, StatOp):
             rehearse(plan.part_of(step.inputs), bound, inputs)
             one = Pass(plan, (step,), bound, inputs)
-            states.update(zip(one.keys, one.merge([one.of_frame(frame)]), strict=True))
+            try:
+                found = one.merge([one.of_frame(frame)])
+            except pl.exceptions.PolarsError as error:
+                raise SchemaError(f"{where(step)}: {str(error).partition(chr(10))[0]}") from error
+            states.update(zip(one.keys, found, strict=True))
             bound[step.id] = tuple((group, step.op.finish(states[(step.id, group)])) for group in step.states)
         else:
             bound[step.id] = ((step.names, step.op),)
@@ -152,10 +156,8 @@ class Pass:
 
     def __call__(self, part: Part) -> list[pl.DataFrame]:
         ops = [step.op for step in self.steps] + ops_of(self.bound)
-        try:
+        with reading(f"`{part.path}`"):
             return self.of_frame(part.scan(row_numbers=asks_row(ops)))
-        except pl.exceptions.PolarsError as error:
-            raise DataError(f"`{part.path}`: {str(error).partition(chr(10))[0]}") from error
 
     def of_frame(self, frame: pl.LazyFrame) -> list[pl.DataFrame]:
         """The states of a frame: the columns they need are made once, then each is summed up."""

@@ -14,6 +14,7 @@ import polars as pl
 from falconet.compute.executor import ROW
 from falconet.errors import ConfigError, SchemaError
 from falconet.etl.op import ColumnOp, FrameOp, Group, KeyedOp, Op
+from falconet.etl.table import plain
 from falconet.etl.types import column_of
 from falconet.schema import Column
 
@@ -89,7 +90,7 @@ def _prune(steps: tuple[Step, ...], outputs: tuple[tuple[str, Ref], ...]) -> Pla
 
 def label(ref: Ref) -> str:
     """The name of a column inside the frame that runs through the plan."""
-    return f"{ref[0]}/{ref[1]}"
+    return f"__{ref[0]}__/{ref[1]}"
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _apply(state: Described, step: Step, op: Op, group: Group, later: set[Ref]) 
             op.expr(pl.col(label(step.ref(name))), column).alias(label((step.id, name)))
             for name, column in inputs.items()
         ]
-        frame = state.frame.with_columns(exprs)
+        frame = plain(state.frame.with_columns(exprs))
         schema = frame.collect_schema()
         made = {}
         for name, column in inputs.items():
@@ -150,7 +151,7 @@ def _apply(state: Described, step: Step, op: Op, group: Group, later: set[Ref]) 
     frame = _keyed(op, frame, group) if isinstance(op, KeyedOp) else op.apply(frame, group)
     untouched = op.untouched(group)
     sources = {name: made_from for name, made_from in op.sources(group).items() if name not in untouched}
-    frame = frame.with_columns(pl.col(name).alias(label((step.id, name))) for name in sources)
+    frame = plain(frame.with_columns(pl.col(name).alias(label((step.id, name))) for name in sources))
     kept = [label(ref) for ref in (*state.columns, *((step.id, name) for name in sources)) if ref in later]
     schema = frame.collect_schema()
     columns = {}

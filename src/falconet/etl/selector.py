@@ -262,10 +262,13 @@ def as_node(value: Any) -> Node:
 def _names(value: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
         return (value,)
-    names = tuple(name if isinstance(name, str) else tuple(name) for name in value)
-    for name in _flat(names):
-        if not isinstance(name, str):
-            raise ConfigError(f"a column name is a string, not {name!r}", hint="groups are nested one level deep")
+    names = tuple(tuple(name) if isinstance(name, (list, tuple)) else name for name in value)
+    for group in names:
+        for name in group if isinstance(group, tuple) else (group,):
+            if not isinstance(name, str):
+                raise ConfigError(f"a column name is a string, not {name!r}", hint="groups are nested one level deep")
+        if not group:
+            raise ConfigError("a group of no columns", hint='a nested list names its columns: [["user", "friend"]]')
     return names
 
 

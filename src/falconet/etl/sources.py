@@ -40,6 +40,11 @@ def open_source(source: Any, dtypes: Mapping[str, pl.DataType], separator: str |
     if isinstance(source, (str, os.PathLike)):
         return _open_files(find_files(os.fspath(source)), dtypes, separator)
     if isinstance(source, Sequence):
+        for path in source:
+            if not isinstance(path, (str, os.PathLike)):
+                raise DataError(
+                    f"a list of files has a {type(path).__name__} in it", hint="for rows: pl.DataFrame(rows)"
+                )
         paths = [Path(os.fspath(path)) for path in source]
         if not paths:
             raise DataError("a data set of no files", hint="the list is empty")
@@ -170,10 +175,16 @@ def as_polars(source: Any) -> pl.DataFrame | pl.LazyFrame:
 
 def _store(frame: pl.DataFrame | pl.LazyFrame) -> File:
     path = private_folder() / "frame.parquet"
-    if isinstance(frame, pl.DataFrame):
-        frame.write_parquet(path, row_group_size=ROW_GROUP, compression="lz4")
-    else:
-        frame.sink_parquet(path, row_group_size=ROW_GROUP, compression="lz4")
+    try:
+        for name, dtype in frame.collect_schema().items():
+            if dtype in (pl.Int128, pl.UInt128, pl.Object):
+                raise SchemaError(f"column `{name}` of the frame is {dtype}, which Parquet has not", hint="cast it")
+        if isinstance(frame, pl.DataFrame):
+            frame.write_parquet(path, row_group_size=ROW_GROUP, compression="lz4")
+        else:
+            frame.sink_parquet(path, row_group_size=ROW_GROUP, compression="lz4")
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"the frame cannot be read: {_first_line(error)}") from error
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return File(path, "the frame", ("frame", digest))

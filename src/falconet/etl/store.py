@@ -42,16 +42,16 @@ def save(folder: Path, plan: Plan, inputs: Inputs, states: States, fitted_on: st
     tables: dict[str, pl.DataFrame] = {}
     steps = []
     for step in plan.steps:
-        entry: dict[str, Any] = {"id": step.id, **_encode_op(step.op, tables, f"state/{step.id}")}
+        entry: dict[str, Any] = {"id": step.id, **_encode_op(step.op, tables, str(step.id))}
         entry["inputs"] = [list(ref) for ref in step.inputs]
         entry["states"] = []
         for group in step.states:
-            name = _file(f"state/{step.id}-{'_'.join(group)}", tables)
+            name = _file(f"{step.id}-{'_'.join(group)}", tables)
             tables[name] = states[(step.id, group)]
             entry["states"].append({"columns": list(group), "file": name})
         entry["probes"] = []
         for frame in _probes(plan, step, inputs, states):
-            name = _file(f"state/{step.id}-probe", tables)
+            name = _file(f"{step.id}-probe", tables)
             tables[name] = frame
             entry["probes"].append(name)
         steps.append(entry)
@@ -100,8 +100,11 @@ def load(path: Path) -> tuple[Plan, dict[str, Column], dict[tuple[int, Group], p
         TypeError,
         AttributeError,
         StopIteration,
+        OverflowError,
+        RecursionError,
         FalconetError,
         pl.exceptions.PolarsError,
+        pl.exceptions.PanicException,
     ) as error:
         raise ArtifactError(
             f"`{path / GRAPH}` is damaged: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
@@ -166,7 +169,7 @@ class _Reader:
             frame = self.table(name)
             for number, expr in enumerate(saved):
                 answer = f"{ANSWER}{number}"
-                now = frame.select(expr.alias(answer)).to_series()
+                now = frame.with_columns(expr.alias(answer))[answer]  # beside the rows: it may be a constant
                 if now.dtype != frame[answer].dtype or not now.equals(frame[answer], null_equal=True):
                     raise ArtifactError(
                         f"`{self._path / GRAPH}`: an expression of {entry['op']} gives other values than when saved",
@@ -224,10 +227,10 @@ def _encode(value: Any, tables: dict[str, pl.DataFrame], prefix: str) -> Any:
 
 
 def _file(stem: str, taken: Mapping[str, Any]) -> str:
-    """A file name that every system allows and that is free, also where upper and lower case are one."""
-    safe = "".join(c if c.isalnum() or c in "-_/" else "_" for c in stem)[:120]
+    """A free name in `state/` that every system allows, also where upper and lower case are one."""
+    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in stem)[:120]
     used = {name.lower() for name in taken}
-    name, number = f"{safe}.parquet", 2
+    name, number = f"state/{safe}.parquet", 2
     while name.lower() in used:
-        name, number = f"{safe}-{number}.parquet", number + 1
+        name, number = f"state/{safe}-{number}.parquet", number + 1
     return name

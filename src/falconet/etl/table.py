@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,17 @@ def plain(frame: pl.LazyFrame) -> pl.LazyFrame:
             exprs.append(pl.col(name).cast(pl.String))
         elif isinstance(dtype, pl.List) and isinstance(dtype.inner, (pl.Categorical, pl.Enum)):
             exprs.append(pl.col(name).cast(pl.List(pl.String)))
+        elif isinstance(dtype, pl.Array) and isinstance(dtype.inner, (pl.Categorical, pl.Enum)):
+            exprs.append(pl.col(name).cast(pl.Array(pl.String, dtype.size)))
     return frame.with_columns(exprs) if exprs else frame
+
+
+def one_value(frame: pl.LazyFrame, names: Iterable[str], where: str) -> None:
+    """Raise SchemaError unless each of the columns has one value per row, which can be compared."""
+    types = frame.select(names).collect_schema()
+    for name, dtype in types.items():
+        if dtype.is_nested():
+            raise SchemaError(f"{where} needs one value per row, `{name}` is {dtype}")
 
 
 def flatten(x: pl.Expr, dtype: pl.DataType) -> pl.Expr:
@@ -57,6 +68,6 @@ def matching(x: pl.Expr, given: pl.DataType, known: pl.DataType, name: str) -> p
     if given.is_float() and known.is_float():
         cast = x.cast(known)
         return pl.when(cast.cast(given) == x).then(cast).fill_nan(None)
-    if (given.is_temporal() and known.is_temporal()) or isinstance(given, (pl.Categorical, pl.Enum)):
+    if given.is_temporal() and known.is_temporal():
         return x.cast(known)
     raise SchemaError(f"`{name}` is {given} here and {known} there", hint="cast one of them: no value could be equal")

@@ -10,7 +10,7 @@ from typing import Any, overload
 
 import polars as pl
 
-from falconet.compute.executor import ROW, Executor, Part
+from falconet.compute.executor import ROW, Executor, Part, reading
 from falconet.compute.local import LocalExecutor
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
 from falconet.etl import store
@@ -125,11 +125,9 @@ class FittedWorkflow:
         frame = data if isinstance(data, pl.LazyFrame) else as_frame(data).lazy()
         given = self._given(described(frame.collect_schema(), self.input_columns))
         frame = numbered(plain(frame.drop(ROW, strict=False)), ops_of(self._bound))
-        try:
+        with reading("the frame"):
             made = run(self.plan, self._bound, frame, given).select(self.plan.outputs)
             return made.drop(ROW, strict=False).collect()
-        except pl.exceptions.PolarsError as error:
-            raise DataError(f"the frame cannot be transformed: {str(error).partition(chr(10))[0]}") from error
 
     def prune(
         self, outputs: Iterable[str] | None = None, *, tags: Iterable[str] | None = None, without: Iterable[str] = ()
@@ -293,10 +291,8 @@ class _Collect:
 
     def __call__(self, part: Part) -> pl.DataFrame:
         asked = asks_row(ops_of(self.transform.bound))
-        try:
+        with reading(f"`{part.path}`"):
             return self.transform(part.scan(row_numbers=asked)).drop(ROW, strict=False).collect()
-        except pl.exceptions.PolarsError as error:
-            raise DataError(f"`{part.path}`: {str(error).partition(chr(10))[0]}") from error
 
 
 def describe_data(dataset: Dataset) -> dict[str, Column]:

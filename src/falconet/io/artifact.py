@@ -126,7 +126,9 @@ def read_manifest(path: str | Path, kind: str | None = None) -> Manifest:
     try:
         content = json.loads(data)
         found, fmt, files, parents = content["kind"], content["format"], content["files"], content["parents"]
-    except (ValueError, KeyError, TypeError) as error:
+        for entry in files.values():
+            entry["sha256"], entry["bytes"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"`{path / MANIFEST}` is damaged: {error!r}") from error
     if fmt != FORMAT:
         raise ArtifactError(

@@ -54,11 +54,25 @@ class Categorify(StatOp):
     def partial(self, frame: pl.LazyFrame, group: Group) -> pl.LazyFrame:
         domain = "_".join(group)
         types = frame.select(group).collect_schema()
+        self._check_types(types)
         values = pl.concat(
             [frame.select(_widest(flatten(pl.col(name), types[name]), types[name]).alias(domain)) for name in group],
-            how="vertical_relaxed" if len({_family(types[name]) for name in group}) == 1 else "vertical",
+            how="vertical_relaxed",
         )
         return values.drop_nulls().group_by(domain).agg(pl.len().cast(pl.Int64).alias(domain + _SIZE)).sort(domain)
+
+    def _check_types(self, types: pl.Schema) -> None:
+        """Raise SchemaError where values of one vocabulary could not be equal."""
+        first: dict[str, str] = {}
+        for name, dtype in types.items():
+            if (family := _family(dtype)) != "Null":
+                first.setdefault(family, name)
+        if len(first) > 1:
+            (_, a), (_, b), *_ = first.items()
+            raise SchemaError(
+                f"Categorify cannot give `{a}` ({types[a]}) and `{b}` ({types[b]}) one vocabulary",
+                hint="cast one of them, or take them out of the nested list",
+            )
 
     def merge(self, states: Sequence[pl.DataFrame]) -> pl.DataFrame:
         domain, size = states[0].columns

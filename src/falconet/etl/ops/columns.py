@@ -92,7 +92,13 @@ class FillMissing(FrameOp):
         """The fill value as a column of this type holds it."""
         if dtype == "float32":
             return float32(float(self.fill_val))
-        return float(self.fill_val) if dtype.startswith("float") else self.fill_val
+        if dtype.startswith("float"):
+            return float(self.fill_val)
+        if dtype.startswith(("int", "uint")):
+            return int(self.fill_val)
+        if dtype == "binary":
+            return str(self.fill_val).encode()
+        return bool(self.fill_val) if dtype == "bool" else self.fill_val
 
     def _missing(self, name: str, dtype: pl.DataType) -> pl.Expr:
         missing = pl.col(name).is_null()

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from falconet.compute.executor import ROW
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.etl.op import OPS, FrameOp, Group, StatOp
-from falconet.etl.table import matching
+from falconet.etl.table import matching, one_value
 from falconet.schema import Column, Tag
 
 Ints = NDArray[np.int64]
+SLICE_ROWS = 1 << 15  # rows whose histories are put together at a time
 
 
 @OPS.register()
@@ -47,6 +48,10 @@ class History(StatOp):
     def __post_init__(self) -> None:
         if self.length < 1:
             raise ConfigError(f"History length={self.length}", hint="at least 1")
+        if len({self.key, self.item, self.time}) < 3:
+            raise ConfigError(
+                f"History key=`{self.key}`, item=`{self.item}`, time=`{self.time}`", hint="three different columns"
+            )
         if self.row is not None and self.time is None:
             raise ConfigError("History has `row` but no `time`", hint="`row` orders events of one time")
 
@@ -73,10 +78,8 @@ class History(StatOp):
         order = pl.col(ROW if self.row is None else self.row).cast(pl.Int64).alias(ROW)
         columns = [pl.col(name) for name in (self.key, self.time, self.item) if name is not None]
         events = frame.select(*columns, order).drop_nulls()
-        schema = events.collect_schema()
-        if isinstance(schema[self.item], (pl.List, pl.Array)):
-            raise SchemaError(f"History needs one item per row, `{self.item}` is {schema[self.item]}")
-        if self.time is not None and schema[self.time].is_float():
+        one_value(frame, self.reads, "History")
+        if self.time is not None and events.collect_schema()[self.time].is_float():
             events = events.filter(pl.col(self.time).is_not_nan())
         return self._in_order(events)
 
@@ -127,6 +130,11 @@ class Histories(FrameOp):
         return {**outputs, self.plan.name: replace(made, tags=tags, nullable=False, **of_item)}  # type: ignore[arg-type]
 
     def _look_up(self, frame: pl.DataFrame) -> pl.DataFrame:
+        # Few rows at a time: the places of their items fit in the cache, and memory is used again.
+        made = pl.concat([self._histories(rows) for rows in frame.iter_slices(SLICE_ROWS)] or [self._histories(frame)])
+        return frame.with_columns(made.alias(self.plan.name))
+
+    def _histories(self, frame: pl.DataFrame) -> pl.Series:
         start, end = self._spans_of(frame)
         if self.plan.time is None:
             values, lengths = self._others(frame, start, end)
@@ -134,13 +142,13 @@ class Histories(FrameOp):
             stop = self._before(frame, start, end)
             lengths = np.minimum(stop - start, self.plan.length)
             values = self._items.gather(_ranges(stop - lengths, lengths))
-        return frame.with_columns(_lists(values, lengths).alias(self.plan.name))
+        return _lists(values, lengths)
 
     def _spans_of(self, frame: pl.DataFrame) -> tuple[Ints, Ints]:
         """Per row from where to where its key's events are; 0 to 0 for an unknown key."""
         key = self.plan.key
-        asked = frame.lazy().select(matching(pl.col(key), frame.schema[key], self._spans.schema[key], key).alias(key))
-        found = asked.join(self._spans.lazy(), on=key, how="left", maintain_order="left").collect()
+        asked = frame.lazy().select(key=matching(pl.col(key), frame.schema[key], self._spans.schema["key"], key))
+        found = asked.join(self._spans.lazy(), on="key", how="left", maintain_order="left").collect()
         return found["start"].fill_null(0).to_numpy(), found["end"].fill_null(0).to_numpy()
 
     def _before(self, frame: pl.DataFrame, start: Ints, end: Ints) -> Ints:
@@ -168,14 +176,14 @@ class Histories(FrameOp):
         """The last items of a key but for the row's own item: enough of them are taken that it can be left out."""
         key, item = self.plan.key, self.plan.item
         asked = frame.lazy().select(
-            matching(pl.col(key), frame.schema[key], self.events.schema[key], key).alias(key),
-            matching(pl.col(item), frame.schema[item], self.events.schema[item], item).alias(item),
+            key=matching(pl.col(key), frame.schema[key], self.events.schema[key], key),
+            item=matching(pl.col(item), frame.schema[item], self.events.schema[item], item),
         )
-        own = asked.join(self._counts.lazy(), on=[key, item], how="left", maintain_order="left").collect()
+        own = asked.join(self._counts.lazy(), on=["key", "item"], how="left", maintain_order="left").collect()
         taken = np.minimum(end - start, self.plan.length + own["times"].fill_null(0).to_numpy())
         values = self._items.gather(_ranges(end - taken, taken))
         owner = np.repeat(np.arange(len(taken)), taken)
-        other = values.ne_missing(own[item].gather(owner)).to_numpy()
+        other = values.ne_missing(own["item"].gather(owner)).to_numpy()
         left = np.bincount(owner[other], minlength=len(taken)).astype(np.int64)
         kept = np.minimum(left, self.plan.length)
         return values.filter(pl.Series(other)).gather(_ranges(np.cumsum(left) - kept, kept)), kept
@@ -217,10 +225,11 @@ class Histories(FrameOp):
 
     @cached_property
     def _spans(self) -> pl.DataFrame:
-        """Per key where its events are."""
-        counted = self.events.group_by(self.plan.key, maintain_order=True).agg(pl.len().cast(pl.Int64).alias("count"))
+        """Per key where its events are: `key`, `start`, `end`."""
+        keys = self.events.lazy().select(key=pl.col(self.plan.key)).group_by("key", maintain_order=True)
+        counted = keys.agg(count=pl.len().cast(pl.Int64))
         end = pl.col("count").cum_sum()
-        return counted.select(self.plan.key, (end - pl.col("count")).alias("start"), end.alias("end"))
+        return counted.select("key", start=end - pl.col("count"), end=end).collect()
 
     @cached_property
     def _span_of(self) -> dict[Any, tuple[int, int]]:
@@ -228,8 +237,9 @@ class Histories(FrameOp):
 
     @cached_property
     def _counts(self) -> pl.DataFrame:
-        """How often a key met an item."""
-        return self.events.group_by(self.plan.key, self.plan.item).agg(pl.len().cast(pl.Int64).alias("times"))
+        """How often a key met an item: `key`, `item`, `times`."""
+        pairs = self.events.select(key=pl.col(self.plan.key), item=pl.col(self.plan.item))
+        return pairs.group_by("key", "item").agg(times=pl.len().cast(pl.Int64))
 
     @cached_property
     def _event_times(self) -> NDArray[Any]:
@@ -250,10 +260,11 @@ def _numbers(times: pl.Series) -> NDArray[Any]:
     return physical.cast(pl.Float64 if physical.dtype.is_float() else pl.Int64).fill_null(0).to_numpy()
 
 
-def _ranges(start: Ints, length: Ints) -> Ints:
-    """start[0], start[0] + 1, ... (length[0] of them), start[1], ..."""
+def _ranges(start: Ints, length: Ints) -> NDArray[np.uint32]:
+    """start[0], start[0] + 1, ... (length[0] of them), start[1], ...; Polars counts places in 32 bits."""
     offset = np.cumsum(length) - length
-    places: Ints = np.arange(int(length.sum())) + np.repeat(start - offset, length)
+    places = np.arange(int(length.sum()), dtype=np.uint32)
+    places += np.repeat((start - offset).astype(np.uint32), length)  # modulo 2^32, so a difference may be negative
     return places
 
 

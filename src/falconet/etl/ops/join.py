@@ -12,7 +12,7 @@ import polars as pl
 
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
 from falconet.etl.op import OPS, FrameOp, as_tuple, freeze
-from falconet.etl.table import as_frame, matching
+from falconet.etl.table import as_frame, matching, one_value, plain
 from falconet.etl.types import column_of
 from falconet.schema import Column
 
@@ -43,12 +43,13 @@ class JoinExternal(FrameOp):
         if not on or len(on) != len(keys):
             raise ConfigError(f"JoinExternal joins {len(on)} columns `on` with {len(keys)} `on_ext`")
         where = f"the table of JoinExternal (`{self.df_ext}`)" if isinstance(self.df_ext, (str, Path)) else "the table"
-        table = as_frame(self.df_ext)
+        table = plain(as_frame(self.df_ext).lazy()).collect()
         added = [n for n in table.columns if n not in keys] if self.columns_ext is None else as_tuple(self.columns_ext)
         for name in (*keys, *added):
             if name not in table.columns:
                 raise ColumnNotFoundError.of(name, table.columns, where=where)
         table = table.select(*keys, *(name for name in added if name not in keys)).drop_nulls(keys)
+        one_value(table.lazy(), keys, "a key of JoinExternal")
         unique = table.unique(keys, keep="first", maintain_order=True)
         if len(unique) != len(table) and not self.drop_duplicates_ext:
             row = table.filter(table.select(pl.struct(keys).is_duplicated()).to_series()).select(keys).row(0)
@@ -84,7 +85,9 @@ class JoinExternal(FrameOp):
         keys = {
             f"__key{i}__": matching(pl.col(name), types[name], self._types[key], name) for i, name, key in self._keys
         }
-        table = self.df_ext.lazy().rename({key: f"__key{i}__" for i, _, key in self._keys})
+        table = self.df_ext.lazy().select(
+            *(pl.col(key).alias(f"__key{i}__") for i, _, key in self._keys), *(self.columns_ext or ())
+        )
         joined = frame.with_columns(**keys).join(table, on=list(keys), how=self.how, maintain_order="left")
         return joined.drop(list(keys))
 

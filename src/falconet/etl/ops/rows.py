@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from falconet.errors import ColumnNotFoundError
+from falconet.errors import ColumnNotFoundError, ConfigError
 from falconet.etl import expressions
 from falconet.etl.op import OPS, FrameOp, freeze
 
@@ -72,3 +72,6 @@ class _Columns:
 
     def __getitem__(self, name: str) -> pl.Expr:
         return pl.col(name)
+
+    def __getattr__(self, name: str) -> pl.Expr:
+        raise ConfigError(f"Filter's function asks for `.{name}`", hint=f'a column is `row["{name}"]`')

@@ -13,6 +13,7 @@ from falconet.compute.executor import ROW
 from falconet.errors import ColumnNotFoundError, ConfigError
 from falconet.etl.hash_expr import hash_expr
 from falconet.etl.op import OPS, KeyedOp
+from falconet.etl.table import one_value
 from falconet.schema import Column
 
 Kind = Literal["random", "leave_last", "time"]
@@ -24,7 +25,8 @@ class Split(KeyedOp):
     """Adds a column `split` of "train", "valid" and "test"; every row is in exactly one.
 
     "random": of a user's n rows round(n * `ratio`), at least one, are for training, round(n * `valid_ratio`) for
-    validation, the rest for test; which ones follows from the stable hash of (seed, row number).
+    validation, the rest for test, at least one where n > 1 and the ratios leave something; which ones follows from the
+    stable hash of (seed, row number).
     "leave_last": a user's last row by time is for test (and with a `valid_ratio` above 0 the one before for
     validation), ties in file order; a user's first row is always for training.
     "time": rows before the `ratio` quantile of all times are for training, from the `ratio + valid_ratio` quantile on
@@ -77,6 +79,7 @@ class Split(KeyedOp):
         return {**outputs, "split": replace(outputs["split"], nullable=False)}
 
     def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
+        one_value(frame, (*self.key, *self.order), "Split")
         if self.kind == "time":
             return frame.with_columns(self._by_time().alias("split"))
         n = self._of_user(pl.len()).cast(pl.Int64)
@@ -88,6 +91,9 @@ class Split(KeyedOp):
         place = self._of_user(hash_expr(pl.col(ROW), self.seed).rank("ordinal")).cast(pl.Int64)
         train = pl.max_horizontal((n * self.ratio + 0.5).floor().cast(pl.Int64), pl.lit(1, dtype=pl.Int64))
         last = train + (n * self.valid_ratio + 0.5).floor().cast(pl.Int64)
+        if self.ratio + self.valid_ratio < 1:
+            most = pl.max_horizontal(n - 1, pl.lit(1, dtype=pl.Int64))
+            train, last = pl.min_horizontal(train, most), pl.min_horizontal(last, most)
         return frame.with_columns(_named(place > last, place > train).alias("split"))
 
     def _of_user(self, x: pl.Expr) -> pl.Expr:

@@ -1,18 +1,23 @@
-"""Several processes for one function, from a script, a notebook or a test: `fl.launch(fn, nproc=2)`."""
+"""Several processes of this machine for one function, `fl.launch(fn, nproc=2)`, or one script, `falconet launch`."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
+import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +29,7 @@ from falconet.train.runtime import Runtime
 
 T = TypeVar("T")
 _GRACE = 5.0  # seconds between asking a process to end and ending it
+_TIME_TO_SAVE = 30.0  # the same where it is asked because this process was: it may write a snapshot first
 
 _LEFT_ALONE = ("by peer", "gloo/transport")  # what a process says when another one has gone
 
@@ -42,8 +48,33 @@ def launch(fn: Callable[..., T], nproc: int, args: Sequence[Any] = ()) -> T:
     script with an `if __name__ == "__main__":` line, and arguments and result must be picklable.
 
     Raises ConfigError for a function that cannot be given to a process, before any is started, and DistributedError,
-    with the trace of the process that failed first, when one fails. No process is left behind.
+    with the trace of the process that failed first, when one fails. No process is left behind. SIGTERM is passed on.
     """
+    result: T = _run(fn, nproc, tuple(args), join=True)
+    return result
+
+
+def launch_script(script: str | Path, nproc: int, args: Sequence[str] = ()) -> None:
+    """Run a script in `nproc` processes that find each other as under torchrun, by `Runtime.start()` or torch's own.
+
+    Raises as `launch`; a script that ends by `sys.exit` with another code than 0 has failed.
+    """
+    _run(_script, nproc, (str(script), tuple(args)), join=False)
+
+
+def _script(path: str, args: Sequence[str]) -> None:
+    multiprocessing.set_start_method(None, force=True)  # the script's own processes start as they do without us
+    sys.argv = [path, *args]
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+
+
+def _run(fn: Callable[..., Any], nproc: int, args: tuple[Any, ...], *, join: bool) -> Any:
+    """What `fn(*args)` returned in rank 0; with `join` the processes are in one group already when it begins."""
     if nproc < 1:
         raise ConfigError(f"`nproc` is {nproc}", hint="at least 1")
     _check(fn, args)
@@ -52,20 +83,37 @@ def launch(fn: Callable[..., T], nproc: int, args: Sequence[Any] = ()) -> T:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes: list[SpawnProcess] = []
     pipes: list[Connection] = []
+    with _sigterm_ends():
+        try:
+            for rank in range(nproc):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_work, args=(fn, args, join, rank, nproc, store.port, theirs))
+                process.start()
+                theirs.close()
+                processes.append(process)
+                pipes.append(ours)
+            return _results(processes, pipes)
+        finally:
+            for pipe in pipes:
+                pipe.close()  # which tells a process that waits here to end
+            _end(processes)
+
+
+@contextmanager
+def _sigterm_ends() -> Iterator[None]:
+    """Within the block SIGTERM raises SystemExit(143), so that it is passed on before this process ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGTERM, end)
     try:
-        for rank in range(nproc):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(fn, tuple(args), rank, nproc, store.port, theirs))
-            process.start()
-            theirs.close()
-            processes.append(process)
-            pipes.append(ours)
-        result: T = _results(processes, pipes)
-        return result
+        yield
     finally:
-        _end(processes)
-        for pipe in pipes:
-            pipe.close()
+        signal.signal(signal.SIGTERM, before)
 
 
 def _check(fn: Callable[..., Any], args: Sequence[Any]) -> None:
@@ -125,32 +173,52 @@ def _receive(process: SpawnProcess, pipe: Connection) -> _Failure | tuple[Any]:
 
 def _end(processes: Sequence[SpawnProcess]) -> None:
     """Wait for processes that are done; end those that are not."""
-    failed = sys.exc_info()[0] is not None
+    failed = sys.exc_info()[0]
     for process in processes:
-        if failed:
+        if failed is not None:
             process.terminate()
+    deadline = time.monotonic() + (_TIME_TO_SAVE if failed is SystemExit else _GRACE)
     for process in processes:
-        process.join(_GRACE)
+        process.join(max(deadline - time.monotonic(), 0))
         if process.is_alive():
             process.kill()
             process.join()
 
 
-def _work(fn: Callable[..., Any], args: tuple[Any, ...], rank: int, nproc: int, port: int, pipe: Connection) -> None:
+def _work(
+    fn: Callable[..., Any], args: tuple[Any, ...], join: bool, rank: int, nproc: int, port: int, pipe: Connection
+) -> None:
     """One process: join the group, run the function, tell the parent how it went."""
     threading.Thread(target=_follow_parent, daemon=True).start()
     place = {"RANK": rank, "WORLD_SIZE": nproc, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": nproc, "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in place.items()}
+    # The last two are for torch's own init_process_group: the meeting point is there already.
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    os.environ |= {"TORCHELASTIC_RESTART_COUNT": "0"}
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(threads_each(nproc))
     try:
-        with Runtime.start():
-            pipe.send((fn(*args),))
+        with Runtime.start() if join else nullcontext():
+            result = fn(*args)
+            _flush()
+            _tell(pipe, (result,))
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent tells it
+        _flush()
         follows = isinstance(error, dist.DistBackendError) or any(text in str(error) for text in _LEFT_ALONE)
-        pipe.send(_Failure(f"{type(error).__name__}: {error}", traceback.format_exc(), follows))
-    pipe.recv()
+        _tell(pipe, _Failure(f"{type(error).__name__}: {error}", traceback.format_exc(), follows))
+    with suppress(EOFError, OSError):
+        pipe.recv()
+
+
+def _tell(pipe: Connection, outcome: _Failure | tuple[Any]) -> None:
+    with suppress(BrokenPipeError):  # the parent has seen enough and is ending everything
+        pipe.send(outcome)
+
+
+def _flush() -> None:
+    """What was printed must be out before the parent may end this process."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
 
 
 def _follow_parent() -> None:

@@ -7,6 +7,7 @@ MPI, MVAPICH2).
 from __future__ import annotations
 
 import atexit
+import gc
 import hashlib
 import json
 import os
@@ -307,6 +308,7 @@ def _init(place: Place, device: torch.device, timeout_s: float) -> None:
 
 def _leave() -> None:
     if dist.is_initialized():
+        gc.collect()  # a DistributedDataParallel that outlives its group aborts the process at its end, now and then
         dist.destroy_process_group()
 
 

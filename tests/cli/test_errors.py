@@ -64,7 +64,7 @@ def test_a_recipe_with_a_misspelt_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "bundle"])
 def test_a_step_before_its_inputs(command: str, tmp_path: Path) -> None:
-    assert_explained(falconet(command, DEMO, cwd=tmp_path), "no features at", "run the step before")
+    assert_explained(falconet(command, DEMO, cwd=tmp_path), "no features at", "`falconet prepare` makes it")
 
 
 def test_a_bundle_that_is_not_there(tmp_path: Path) -> None:

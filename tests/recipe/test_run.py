@@ -128,7 +128,7 @@ def test_a_damaged_folder_is_made_again(recipe: Recipe, work: Path, said: Callab
 
 
 def test_a_step_without_its_inputs_says_what_is_missing(recipe: Recipe, tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"(?s)no features at `.*`.*run the step before"):
+    with pytest.raises(ArtifactError, match=r"(?s)no features at `.*`.*`falconet prepare` makes it"):
         run(recipe, tmp_path / "empty", only="evaluate")
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from falconet.etl.workflow import FittedWorkflow
 
 from falconet.errors import ArtifactError
+from falconet.etl.workflow import FittedWorkflow
 from falconet.io.artifact import MANIFEST
 from falconet.io.footer import read_schema
 from falconet.serve.bundle import load_bundle
@@ -32,6 +32,11 @@ def change_manifest(bundle: Path, **values: Any) -> None:
         data = (bundle / name).read_bytes()
         content["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     (bundle / MANIFEST).write_text(json.dumps(content))
+
+
+def test_a_bundle_that_is_not_there_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"(?s)no bundle at `.*nowhere`.*`falconet run RECIPE --out work` makes"):
+        load_bundle(tmp_path / "nowhere")
 
 
 def test_the_manifest_says_what_is_inside(world: World) -> None:

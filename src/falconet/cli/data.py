@@ -16,9 +16,14 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no note
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="A release, like ml-latest-small or 25m; `data list` shows all.")],
+    name: Annotated[
+        str, typer.Argument(help="A release, like ml-latest-small or 25m; `data list` shows all.", metavar="NAME")
+    ],
     out: Annotated[Path, typer.Option("--out", help="The folder to put it in.")] = Path("data"),
-    source: Annotated[Path | None, typer.Option("--from", help="A zip or folder that is here already.")] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="A zip that is here already, or a folder, which is used where it lies."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Download a MovieLens release, resuming what a cut connection left; prints its folder."""
@@ -76,7 +81,7 @@ def list_releases(as_json: Json = False) -> None:
 
 @app.command()
 def convert(
-    path: Annotated[Path, typer.Argument(help="The folder or zip of a MovieLens release.")],
+    path: Annotated[Path, typer.Argument(help="The folder or zip of a MovieLens release.", metavar="PATH")],
     out: Annotated[Path, typer.Option("--out", help="The folder to write.")],
     quiet: Quiet = False,
 ) -> None:

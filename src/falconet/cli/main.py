@@ -13,7 +13,7 @@ from falconet.cli import data, launch, recipe, recommend, serve
 from falconet.errors import FalconetError
 
 app = typer.Typer(
-    help="Recommender systems end to end, on whatever machine you have.",
+    help="Recommender systems end to end, on whatever machine you have. `falconet demo` shows all of it in a minute.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 RecipeFile = Annotated[Path, typer.Argument(help="The recipe, a TOML file.", metavar="RECIPE")]
 Out = Annotated[Path, typer.Option("--out", help="The working folder.")]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: --set table.key=value.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting: --set table.key=value, as often as you like.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print numbers as JSON instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")]
 

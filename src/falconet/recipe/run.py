@@ -76,7 +76,11 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
         try:
             return read_manifest(work / name, kind).sha256
         except ArtifactError as error:
-            raise ArtifactError(f"no {kind} at `{work / name}`", hint="run the step before this one first") from error
+            maker = "prepare" if name == "features" else f"train --stage {Path(name).name}"
+            raise ArtifactError(
+                f"no {kind} at `{work / name}`",
+                hint=f"`falconet {maker}` makes it, `falconet run` makes all there is to make, in order",
+            ) from error
 
     def key(step: str, reads: Mapping[str, Any], *inputs: str) -> str:
         return config_hash({"step": step, "settings": reads, "inputs": inputs})
@@ -158,9 +162,10 @@ def raw_fingerprint(recipe: Recipe) -> str:
 
     for name, given in (("path", recipe.data.path), ("items", recipe.data.items)):
         if given is not None and not Path(given).exists() and not any(sign in given for sign in "*?["):
+            fetch = "; `falconet data get` fetches a MovieLens release" if recipe.data.reader == "movielens" else ""
             raise DataError(
                 f"no file or folder `{given}`, looked for from `{Path.cwd()}`",
-                hint=f"`data.{name}` of the recipe says where the raw files are",
+                hint=f"`data.{name}` of the recipe, or `--set data.{name}=…`, says where the raw files are{fetch}",
             )
     if recipe.data.reader == "movielens":
         return open_movielens(recipe.data.path).fingerprint()

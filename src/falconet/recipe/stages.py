@@ -21,6 +21,7 @@ from falconet.io.footer import data_files
 from falconet.loader.loader import Loader
 from falconet.models.base import MODELS, Retriever
 from falconet.models.store import load_model
+from falconet.progress import note
 from falconet.recipe.config import Recipe, StageConfig
 from falconet.recipe.names import inner_columns
 from falconet.serve.bundle import ServingConfig, build_bundle
@@ -42,6 +43,7 @@ def train_ranker(recipe: Recipe, work: Path, *, step: str) -> None:
     """
     if not is_complete(work / "candidates", "candidates", step=step):
         config = CandidateConfig(candidates=recipe.bundle.candidates, seed=recipe.seed)
+        note("a scout first: the retriever again, on a part of the rows; the ranker learns from what that never saw")
         if not is_complete(work / "scout", "rows", step=step):
             write_scout_rows(work / "features/train", work / "scout", config, step=step)
         if not is_complete(work / "runs/scout", "run", step=step):

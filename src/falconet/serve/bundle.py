@@ -82,7 +82,13 @@ def load_bundle(path: str | Path) -> Bundle:
     Raises ArtifactError where it is missing, damaged, of another format, or answers differently here.
     """
     path = Path(path)
-    manifest = read_artifact(path, KIND)
+    try:
+        manifest = read_artifact(path, KIND)
+    except ArtifactError as error:
+        if path.exists():
+            raise
+        hint = "`falconet run RECIPE --out work` makes `work/bundle`"
+        raise ArtifactError(f"no bundle at `{path}`", hint=hint) from error
     bundle = _open(path, manifest)
     for probe in manifest.extra.get("probes", []):
         _check_probe(path, probe, _probe(bundle.engine, probe["request"]))

@@ -122,6 +122,21 @@ def test_times_may_be_text(tmp_path: Path) -> None:
     assert read(tmp_path, rows).interactions.schema["time"] == pl.Datetime("us")
 
 
+def test_a_time_that_is_nan_is_missing(tmp_path: Path) -> None:
+    raw = read(tmp_path, pl.DataFrame({**ROWS, "time": [float("nan"), *range(7)]}))
+    assert raw.interactions.scan().collect()["time"].to_list() == [None, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+def test_files_may_differ_in_columns_that_no_one_reads(tmp_path: Path) -> None:
+    rows = pl.DataFrame(ROWS)
+    plain = recipe(tmp_path, rows)
+    (tmp_path / "rows").mkdir()
+    rows.write_parquet(tmp_path / "rows/a.parquet")
+    rows.with_columns(extra=pl.lit("x")).write_parquet(tmp_path / "rows/b.parquet")
+    raw = read_data(replace(plain, data=replace(plain.data, path=str(tmp_path / "rows"))), tmp_path / "work")
+    assert raw.interactions.rows == 16
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -19,10 +20,13 @@ def demo_recipe(data: Path) -> Recipe:
 
 def prepare_demo(out: Path) -> Recipe:
     """Generate the demo's data below `out` unless it is there, and give the recipe for it."""
+    from falconet.datasets.layout import KIND
     from falconet.datasets.synthetic import synthesize
+    from falconet.io.artifact import is_complete
 
     data = out / "raw"
-    if not (data / "ratings").is_dir():
+    if not is_complete(data, KIND):
+        shutil.rmtree(data, ignore_errors=True)
         synthesize(data)
     return demo_recipe(data)
 

@@ -58,11 +58,7 @@ def read_data(recipe: Recipe, work: Path) -> RawData:
 
 def _interactions(path: Path, given: ColumnsConfig, where: str) -> Dataset:
     """The columns a recipe reads, as they should be: the files themselves where nothing has to be changed."""
-    whole = Dataset(path)
     names = [name for name in (given.user, given.item, given.time, given.rating) if name is not None]
-    for name in names:
-        if name not in whole.schema:
-            raise ColumnNotFoundError.of(name, whole.schema, where=where)
     data = Dataset(path, columns=names)
     inner = inner_columns(given)
     frame = data.scan()
@@ -110,7 +106,9 @@ def _id(frame: pl.LazyFrame, name: str, where: str) -> pl.Expr:
 
 def _time(schema: pl.Schema, name: str, where: str) -> pl.Expr:
     column, dtype = pl.col(name), schema[name]
-    if dtype.is_numeric() or isinstance(dtype, (pl.Date, pl.Datetime)):
+    if dtype.is_float():
+        return column.fill_nan(None)
+    if dtype.is_integer() or isinstance(dtype, (pl.Date, pl.Datetime)):
         return column
     if dtype == pl.String:
         return column.str.to_datetime(time_unit="us")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -324,6 +325,39 @@ def test_a_folder_that_is_no_run_is_refused_and_left_alone(data: Path, tmp_path:
     assert {path.name for path in tmp_path.iterdir()} == {".tmp-of-another-program", "notes.txt"}
 
 
+def test_a_disk_that_is_full_is_an_error_and_what_was_saved_stays(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(tensors: object, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(Stop):
+        Trainer(config(snapshot_steps=4), tmp_path / "run").fit(net(), loader(data), on_step=stopped_after(5))  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        patch.setattr("falconet.train.checkpoint.save_file", full)
+        with pytest.raises(ArtifactError, match=r"cannot be written: \[Errno 28\] No space left(?s:.*)hint: space"):
+            Trainer(config(snapshot_steps=4), tmp_path / "run").fit(net(), loader(data), resume="auto")
+    assert not (tmp_path / "run/manifest.json").exists()
+    assert (tmp_path / "run/snapshots/00000004/manifest.json").exists()
+    Trainer(config(snapshot_steps=4), tmp_path / "run").fit(net(), loader(data), resume="must")
+
+
+def test_a_finished_run_is_only_read_and_a_pointer_to_nothing_is_named(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(path: Path, content: bytes) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    Trainer(config(), tmp_path / "run").fit(net(), loader(data))
+    monkeypatch.setattr("falconet.train.checkpoint.write_file", never)
+    assert Trainer(config(), tmp_path / "run").fit(net(seed=3), loader(data), resume="auto").epochs == 1
+    with pytest.raises(ArtifactError, match=r"cannot be written: \[Errno 30\] Read-only"):
+        Trainer(config(), tmp_path / "other").fit(net(), loader(data))
+    (tmp_path / "run/last.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"last\.json` names no snapshot(?s:.*)train anew"):
+        Trainer(config(), tmp_path / "run").fit(net(), loader(data), resume="auto")
+
+
 def test_a_damaged_snapshot_is_named(data: Path, tmp_path: Path) -> None:
     with pytest.raises(Stop):
         Trainer(config(snapshot_steps=4), tmp_path / "run").fit(net(), loader(data), on_step=stopped_after(5))  # type: ignore[arg-type]
@@ -376,6 +410,8 @@ def test_wrong_settings_and_models_are_refused(data: Path) -> None:
         Trainer(config()).fit(nn.Linear(1, 1), loader(data))
     with pytest.raises(DataError, match="no rows to train on"):
         Trainer(config()).fit(net(), Rows([]))
+    with pytest.raises(DataError, match="no rows to validate on"):
+        Trainer(config()).fit(net(), loader(data), Rows([]))
 
     class Reduced(Net):
         def loss(self, batch: Batch) -> Tensor:

@@ -87,8 +87,6 @@ class RunFolder:
             if resume == "must":
                 raise ArtifactError(f"no run to resume at `{self.path}`", hint='resume="auto" starts one')
             self._start_anew(config)
-        else:
-            self.write_metrics(position)
         return position
 
     def _config(self) -> dict[str, Any] | None:
@@ -114,7 +112,7 @@ class RunFolder:
         last = self.path / "last.json"
         if not last.is_file():
             return None
-        snapshot = self.path / "snapshots" / _json(last)["snapshot"]
+        snapshot = self._snapshot(last)
         read_artifact(snapshot, "snapshot")
         state = _json(snapshot / "state.json")
         if state.pop("format") != FORMAT:
@@ -124,9 +122,15 @@ class RunFolder:
 
     def read(self, which: str) -> dict[str, dict[str, Tensor]]:
         """The tensors of the snapshot that last.json or best.json names, found whole."""
-        snapshot = self.path / "snapshots" / _json(self.path / f"{which}.json")["snapshot"]
+        snapshot = self._snapshot(self.path / f"{which}.json")
         read_artifact(snapshot, "snapshot")
         return {group: _tensors(snapshot / f"{group}.safetensors") for group in GROUPS}
+
+    def _snapshot(self, pointer: Path) -> Path:
+        name = _json(pointer).get("snapshot")
+        if not isinstance(name, str):
+            raise ArtifactError(f"`{pointer}` names no snapshot", hint="remove the run's folder and train anew")
+        return self.path / "snapshots" / name
 
     def save(self, position: Position, tensors: Tensors, *, world: int, best: bool) -> None:
         """Write a snapshot; the last and the best stay, others go."""
@@ -141,9 +145,9 @@ class RunFolder:
         self._point("last", {"snapshot": name})
         self.write_metrics(position)
         pointers = [self.path / "last.json", self.path / "best.json"]
-        kept = {_json(pointer)["snapshot"] for pointer in pointers if pointer.is_file()}
+        kept = {self._snapshot(pointer) for pointer in pointers if pointer.is_file()}
         for old in (self.path / "snapshots").iterdir():
-            if old.name not in kept:
+            if old not in kept:
                 shutil.rmtree(old)
 
     def _point(self, which: str, content: Mapping[str, Any]) -> None:

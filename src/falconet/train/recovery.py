@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from falconet.config import config_hash, to_plain
+from falconet.errors import ArtifactError
 from falconet.models.base import Model
 from falconet.train.checkpoint import FORMAT, GROUPS, Position, Resume, RunFolder
 from falconet.train.interfaces import Batches
@@ -33,8 +36,14 @@ class Recovery:
             return Position(), False
 
         def look() -> dict[str, Any] | None:
-            position = folder.open(config, resume)
-            return None if position is None else {"position": asdict(position), "finished": folder.finished}
+            with _written(folder.path):
+                position = folder.open(config, resume)
+                if position is None:
+                    return None
+                finished = folder.finished
+                if not finished:
+                    folder.write_metrics(position)
+            return {"position": asdict(position), "finished": finished}
 
         found = self._runtime.on_main(look)
         if found is None:
@@ -56,7 +65,8 @@ class Recovery:
             tables = self._optimizers.tables.tensors()
             weights = {name: x for name, x in plain_keys(self._model.state_dict()).items() if name not in tables}
             tensors = {"model": weights, "tables-0": tables, "optimizer": self._optimizers.tensors()}
-            self._folder.save(position, tensors, world=self._runtime.world, best=best)
+            with _written(self._folder.path):
+                self._folder.save(position, tensors, world=self._runtime.world, best=best)
 
     def back_to_best(self) -> None:
         """Give the model the weights of the best epoch."""
@@ -68,13 +78,15 @@ class Recovery:
     def finish(self, step_key: str | None) -> None:
         """Write the model, and that the run is finished; all processes leave together."""
         if self._folder is not None and self._runtime.is_main:
-            self._folder.finish(self._model, step_key)
+            with _written(self._folder.path):
+                self._folder.finish(self._model, step_key)
         self._runtime.barrier()
 
     def log(self, event: str, **facts: str | float | int | bool | None) -> None:
         """One line of run.jsonl, by the main process."""
         if self._folder is not None and self._runtime.is_main:
-            self._folder.log(event, **facts)
+            with _written(self._folder.path):
+                self._folder.log(event, **facts)
 
     def _load(self, which: str, *, weights_only: bool = False) -> None:
         assert self._folder is not None
@@ -85,6 +97,18 @@ class Recovery:
         if not weights_only:
             self._optimizers.tables.load(found["tables-0"])
             self._optimizers.load(found["optimizer"])
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    """Raise ArtifactError where the folder of a run cannot be written."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise ArtifactError(
+            f"the run in `{folder}` cannot be written: {error}",
+            hint="space on the disk, and leave to write there; what was saved before is whole",
+        ) from error
 
 
 def describe(

@@ -120,6 +120,8 @@ class Trainer:
             raise ConfigError('`resume="must"` without a folder', hint="Trainer(config, folder)")
         if not len(loader):
             raise DataError("no rows to train on", hint="the loader has no batch")
+        if valid is not None and not len(valid):
+            raise DataError("no rows to validate on", hint="`valid` has no batch; fit(...) without it trains as well")
         return _Fit(self, unwrap(model), loader, valid, metrics, on_step).run(resume, step_key)
 
 

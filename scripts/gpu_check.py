@@ -120,7 +120,7 @@ def main() -> int:
         return 1
     result = check(args.device, args.rows)
     print(json.dumps(result))
-    return 0 if all(value for value in result.values() if isinstance(value, bool)) and result["resumes"] else 1
+    return 0 if all(value for value in result.values() if isinstance(value, bool)) else 1
 
 
 if __name__ == "__main__":

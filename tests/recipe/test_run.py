@@ -222,3 +222,25 @@ def test_a_lost_folder_between_steps_is_made_again(
     run(recipe, work)
     assert said() == [step for step in NAMES if step != again]
     assert read_manifest(work / name).sha256 == before
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("{")], ids=["lost", "cut"])
+def test_a_run_whose_settings_cannot_be_read_is_trained_anew(
+    recipe: Recipe, work: Path, said: Callable[[], list[str]], damage: Callable[[Path], object]
+) -> None:
+    before = read_manifest(work / "runs/ranker").sha256
+    damage(work / "runs/ranker/config.json")
+    run(recipe, work)
+    assert said() == ["prepare", "retriever", "evaluate", "bundle"]
+    assert read_manifest(work / "runs/ranker").sha256 == before
+
+
+@pytest.mark.parametrize("name", ["features", "report.json"])
+def test_what_falconet_did_not_make_is_never_replaced(recipe: Recipe, tmp_path: Path, name: str) -> None:
+    mine = tmp_path / "work" / name
+    mine.mkdir(parents=True)
+    (mine / "mine.txt").write_text("mine")
+    with pytest.raises(ArtifactError, match=r"(?s)did not make it.*choose another --out"):
+        run(recipe, tmp_path / "work")
+    assert [p.name for p in (tmp_path / "work").iterdir()] == [name]
+    assert (mine / "mine.txt").read_text() == "mine"

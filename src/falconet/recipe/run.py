@@ -16,7 +16,7 @@ from typing import Any
 
 from falconet.config import config_hash, to_plain
 from falconet.errors import ArtifactError, DataError
-from falconet.io.artifact import clean, is_complete, read_manifest
+from falconet.io.artifact import MANIFEST, clean, is_complete, read_manifest
 from falconet.progress import note
 from falconet.recipe.config import Recipe
 from falconet.recipe.lock import locked
@@ -40,6 +40,7 @@ def run(recipe: Recipe, work: str | Path, *, until: str = "bundle", only: str | 
     With `only`, that single step, whose inputs must be there. Raises ArtifactError when another run holds the folder.
     """
     work = Path(work)
+    _check_ours(work)
     with locked(work):
         for folder in (work, work / "runs", work / "features"):
             clean(folder)
@@ -142,6 +143,17 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
             lambda k: stages.bundle(recipe, work, step=k),
         ),
     ]
+
+
+def _check_ours(work: Path) -> None:
+    """Refuse a folder in which the steps would replace what falconet did not make. A lock says that it is ours."""
+    if (work / "lock").exists():
+        return
+    for name in ("split", "workflow", "features", "candidates", "scout", "bundle", "report.json"):
+        if (work / name).exists() and not (work / name / MANIFEST).is_file():
+            raise ArtifactError(
+                f"`{work / name}` is there already and falconet did not make it", hint="choose another --out"
+            )
 
 
 def _is_prepared(work: Path, step: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -133,7 +135,18 @@ def _train(stage: StageConfig, rows: Path, folder: Path, seed: int, step: str) -
     if isinstance(model, Retriever):
         model.set_counts(count_items(rows, len(model.counts)))
     config = from_plain(TrainConfig, {"seed": seed, **stage.train}, where="train")
+    _remove_damaged(folder)
     Trainer(config, folder=folder).fit(model, loader, resume="auto", step_key=step)
+
+
+def _remove_damaged(folder: Path) -> None:
+    """Remove a run of ours whose settings cannot be read: nothing can go on from it."""
+    try:
+        json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        if (folder / "metrics.jsonl").is_file():
+            note(f"`{folder}` is damaged: training anew")
+            shutil.rmtree(folder)
 
 
 def _retriever(work: Path, name: str = "retriever") -> Retriever:

@@ -117,6 +117,15 @@ def test_recommend_takes_a_history_or_nobody_at_all(world: World, capsys: pytest
     assert "cold start" in table
 
 
+def test_recommend_says_which_items_of_a_history_it_does_not_know(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recommend(world.bundle, history=f"{world.items[3]},nonsense", as_json=True)
+    said = capsys.readouterr()
+    assert "not in the catalogue, left out: nonsense" in said.err
+    assert [met["item_id"] for met in json.loads(said.out)["history"]] == [world.items[3]]
+
+
 def test_recommend_takes_events_into_account(
     world: World, store: SqliteStore, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def recommend(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Recommend items to a user, or to somebody who met the items of --history."""
+    from falconet.progress import note
     from falconet.serve.events import SqliteStore
     from falconet.serve.recommender import Recommender
 
@@ -39,6 +40,8 @@ def recommend(
         recommender = Recommender.load(bundle, store)
         items = None if history is None else [item.strip() for item in history.split(",") if item.strip()]
         answer = recommender.recommend(user, history=items, k=k)
+        if unknown := [item for item in items or () if recommender.bundle.engine.catalogue.code(item) is None]:
+            note(f"not in the catalogue, left out: {', '.join(unknown)}")
     finally:
         if store is not None:
             store.close()

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from falconet.errors import ConfigError, DataError, FalconetError, SchemaError
+from falconet.errors import ColumnNotFoundError, ConfigError, DataError, FalconetError, SchemaError
 from falconet.recipe.config import ColumnsConfig, DataConfig, PrepareConfig, Recipe, read_recipe
 from falconet.recipe.names import TAKEN, inner_columns, item_names
 from falconet.recipe.prepare import prepare
@@ -95,6 +95,18 @@ def test_what_needs_times_says_so_where_there_are_none(change: dict[str, str]) -
     settings = [f"{key}={value}" for key, value in change.items()]
     with pytest.raises(ConfigError, match=r"(?s)needs times, but `columns.time` is empty.*name the column of times"):
         read_recipe(DEMO, ["columns.time=", *settings])
+
+
+def test_a_missing_column_of_ratings_may_be_left_out(tmp_path: Path) -> None:
+    with pytest.raises(
+        ColumnNotFoundError, match=r'(?s)no column `rating`.*`columns.rating = ""` says that there is none; av'
+    ):
+        read(tmp_path, pl.DataFrame(ROWS).drop("rating"))
+
+
+def test_a_missing_title_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    read(tmp_path, pl.DataFrame(ROWS), pl.DataFrame({"item": [7, 8, 9], "name": ["a", "b", "c"]}))
+    assert "no column `title` (`columns.title`): items are shown by their ids" in capsys.readouterr().err
 
 
 def test_columns_that_no_one_reads_are_left_out(tmp_path: Path) -> None:

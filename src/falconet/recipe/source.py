@@ -59,7 +59,14 @@ def read_data(recipe: Recipe, work: Path) -> RawData:
 def _interactions(path: Path, given: ColumnsConfig, where: str) -> Dataset:
     """The columns a recipe reads, as they should be: the files themselves where nothing has to be changed."""
     names = [name for name in (given.user, given.item, given.time, given.rating) if name is not None]
-    data = Dataset(path, columns=names)
+    try:
+        data = Dataset(path, columns=names)
+    except ColumnNotFoundError as error:
+        for role in ("time", "rating"):
+            if str(error.args[0]).endswith(f"no column `{getattr(given, role)}`"):
+                hint = f'`columns.{role} = ""` says that there is none; {error.hint}'
+                raise ColumnNotFoundError(error.args[0], hint=hint) from error
+        raise
     inner = inner_columns(given)
     frame = data.scan()
     made = [
@@ -139,6 +146,8 @@ def _items(items: pl.DataFrame, given: ColumnsConfig, dtype: pl.DataType) -> pl.
         )
     texts = pl.col(pl.Categorical, pl.Enum).cast(pl.String)
     items = items.with_columns(texts).with_columns(ids).drop_nulls(given.item)
+    if given.title is not None and given.title not in items.columns:
+        note(f"{where} has no column `{given.title}` (`columns.title`): items are shown by their ids")
     if given.title in items.columns and items[given.title].dtype != pl.String:
         items = items.with_columns(pl.col(given.title).cast(pl.String))
     twice = items.filter(pl.col(given.item).is_duplicated())

@@ -56,8 +56,13 @@ def item_features(items: pl.DataFrame | None, columns: ColumnsConfig) -> tuple[l
     return categorical, continuous
 
 
-def plan(items: pl.DataFrame | None, columns: ColumnsConfig, prepare: PrepareConfig) -> Workflow:
-    """The operator graph: ids, the item's own columns, the history, and the target."""
+def plan(
+    items: pl.DataFrame | None, columns: ColumnsConfig, prepare: PrepareConfig, *, ties_by_row: bool = False
+) -> Workflow:
+    """The operator graph: ids, the item's own columns, the history, and the target.
+
+    `ties_by_row`: what a user did earlier at the same time is history too, as a split by place in the file needs it.
+    """
     user = [columns.user] >> ops.Categorify() >> ops.AddTags(tags=("user", "id"))
     item = [columns.item] >> ops.Categorify() >> ops.AddTags(tags=("item", "id"))
     outputs: Node = user + item
@@ -73,7 +78,8 @@ def plan(items: pl.DataFrame | None, columns: ColumnsConfig, prepare: PrepareCon
     if prepare.history != "none":
         time = columns.time if prepare.history == "earlier" else None
         keys = [columns.user, ROW] if time is None else [columns.user, time, ROW]
-        history = ops.History(key=columns.user, item=columns.item, time=time, length=prepare.max_items)
+        row = ROW if ties_by_row and time is not None else None
+        history = ops.History(key=columns.user, item=columns.item, time=time, row=row, length=prepare.max_items)
         outputs = outputs + ((keys + item) >> history)["history"]
     if columns.rating is not None:
         bar = prepare.positive
@@ -113,7 +119,8 @@ def prepare(recipe: Recipe, work: Path, *, step: str) -> None:
             f"the split of `{recipe.data.path}` has {train.rows} training and {test.rows} test rows",
             hint="`split.kind` and `split.ratio` decide what is kept for the test",
         )
-    fitted = plan(raw.items, columns, recipe.prepare).fit(train)
+    leave_last = recipe.split.kind == "leave_last"
+    fitted = plan(raw.items, columns, recipe.prepare, ties_by_row=leave_last).fit(train)
     fitted.save(work / "workflow", overwrite=True)
     write_features(fitted, {"train": train, "test": test}, raw, recipe.seed, work / "features", step=step)
 

@@ -5,9 +5,10 @@
     python start.py test            the checks and tests that CI runs
     python start.py ANYTHING ...    the falconet command itself, e.g. `python start.py serve work/bundle`
 
-Without an NVIDIA GPU the CPU build of torch is enough and much smaller; --torch-index says where to take torch from:
+Without an NVIDIA GPU the CPU build of torch is enough and much smaller; --torch-index says where to take torch from
+(pytorch.org's installation page names the address):
 
-    python start.py --torch-index https://download.pytorch.org/whl/cpu demo
+    python start.py --torch-index URL demo
 
 pip's own settings (pip.conf, PIP_* variables) are honoured.
 """

@@ -77,3 +77,12 @@ def test_a_value_out_of_range_is_refused_before_any_work(override: str, message:
 def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"(?s)cannot be read: .*a recipe is a TOML file"):
         read_recipe(tmp_path)
+
+
+def test_a_recipe_starts_from_settings_that_work(tmp_path: Path) -> None:
+    (tmp_path / "least.toml").write_text('format = 1\n[data]\npath = "x"\n[ranker.train]\nepochs = 3\n')
+    recipe = read_recipe(tmp_path / "least.toml")
+    assert (recipe.retriever.model, recipe.retriever.batch_size) == ("TwoTower", 512)
+    assert recipe.retriever.train["epochs"] == 8
+    assert recipe.ranker.config == {"hidden": []}
+    assert recipe.ranker.train == {"epochs": 3, "learning_rate": 0.05, "schedule": "linear"}

@@ -189,7 +189,7 @@ def test_another_raw_file_of_the_same_size_is_noticed(recipe: Recipe, tmp_path: 
 
 
 def test_a_retriever_without_anything_to_learn_is_refused(recipe: Recipe, work: Path) -> None:
-    popular = StageConfig(model="Popular")
+    popular = StageConfig(model="Popular", batch_size=512)
     with pytest.raises(ConfigError, match="`Popular` has nothing to train"):
         run(replace(recipe, retriever=popular), work)
 

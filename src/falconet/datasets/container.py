@@ -104,7 +104,7 @@ def containers(path: Path) -> tuple[list[Container], list[Container]]:
     if path.is_file():
         with path.open("rb") as file:
             start = file.read(2)
-        if start != b"PK" and path.suffix.lower() != ".zip":
+        if start != b"PK" and path.suffix.lower() not in (".zip", ".part"):  # .part: a download that is being checked
             raise DataError(f"`{path}` is no zip file", hint=f"name the folder the files are in: `{path.parent}`")
         inner = {name.rpartition("/")[0] for name in zip_names(path)}
         return [Zip(path, "")], [Zip(path, f"{name}/") for name in sorted(inner) if name]

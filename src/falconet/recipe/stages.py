@@ -75,6 +75,13 @@ def evaluate(recipe: Recipe, work: Path, *, step: str) -> None:
         key=step,
     )
     write_report(report, work / "report.json")
+    ndcg = {name: figures[f"ndcg@{recipe.evaluate.k}"]["value"] or 0.0 for name, figures in report["models"].items()}
+    for better, worse in (("Popular", "retriever"), ("retriever", "two_stage")):
+        if ndcg[worse] < ndcg[better]:
+            note(
+                f"warning: {worse} ({ndcg[worse]:.4f}) is below {better} ({ndcg[better]:.4f}) in ndcg: "
+                "more epochs, more data, or other settings of its training may help"
+            )
 
 
 def report_key(work: Path) -> str | None:

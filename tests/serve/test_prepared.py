@@ -45,8 +45,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data=DataConfig(reader="files", path=str(folder / "clicks.parquet"), items=str(folder / "goods.parquet")),
         columns=ColumnsConfig(user="who", item="what", time="when", rating=None, item_features=("brand", "price")),
         prepare=PrepareConfig(max_items=5),
-        retriever=StageConfig(model="TwoTower"),
-        ranker=StageConfig(model="MLP"),
+        retriever=StageConfig(model="TwoTower", batch_size=512),
+        ranker=StageConfig(model="MLP", batch_size=1024),
     )
     prepare(recipe, folder / "work", step="x")
     return folder / "work"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from falconet.etl.workflow import Workflow
 
 from falconet import ops
 from falconet.etl.dataset import Dataset
+from falconet.etl.workflow import Workflow
 from falconet.models.base import MODELS
 from falconet.models.store import save_model
 from falconet.retrieval.candidates import CandidateRows

@@ -75,7 +75,8 @@ def test_dask_workers_are_processes_whose_polars_share_the_cores(dask_executor: 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = dask_executor.map(lambda _: (os.getpid(), pl.thread_pool_size()), list(range(8)))
     assert os.getpid() not in {pid for pid, _ in found}
-    assert {threads for _, threads in found} == {max(1, cores // 2)}
+    told = os.environ.get("POLARS_MAX_THREADS")  # which Dask lets win
+    assert {threads for _, threads in found} == {max(1, cores // 2) if told is None else int(told)}
 
 
 class Counted:

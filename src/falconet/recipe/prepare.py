@@ -100,7 +100,7 @@ def _above(rating: pl.Expr, bar: float) -> pl.Expr:
 
 
 def prepare(recipe: Recipe, work: Path, *, step: str) -> None:
-    """Raw files to `work/workflow` and `work/features`, each written whole or not at all."""
+    """Raw files to `work/split`, `work/workflow` and `work/features`, each written whole or not at all."""
     raw = read_data(recipe, work)
     columns = raw.columns
     split = write_split(

@@ -21,8 +21,6 @@ from falconet.progress import note
 from falconet.recipe.config import Recipe
 from falconet.recipe.lock import locked
 
-NAMES = ("prepare", "retriever", "ranker", "evaluate", "bundle")
-
 
 @dataclass(frozen=True)
 class Step:
@@ -34,21 +32,19 @@ class Step:
     make: Callable[[str], None]
 
 
-def run(recipe: Recipe, work: str | Path, *, until: str = "bundle", only: str | None = None) -> dict[str, Any]:
-    """Run the steps up to `until` in the folder `work`; the report where there is one.
+def run(recipe: Recipe, work: str | Path, *, only: str | None = None) -> dict[str, Any]:
+    """Run the steps in the folder `work`; the report where there is one.
 
     With `only`, that single step, whose inputs must be there. Raises ArtifactError when another run holds the folder.
     """
     work = Path(work)
     _check_ours(work)
     with locked(work):
-        for folder in (work, work / "runs", work / "features"):
+        for folder in (work, work / "runs"):
             clean(folder)
         for step in steps(recipe, work):
             if only is None or step.name == only:
                 _run_step(step)
-            if step.name == until:
-                break
     report = work / "report.json"
     return json.loads(report.read_bytes()) if report.is_file() else {}
 
@@ -66,7 +62,7 @@ def _run_step(step: Step) -> None:
 
 def steps(recipe: Recipe, work: Path) -> list[Step]:
     """The recipe's steps in their order."""
-    # Imported here, so that a recipe with a misspelt key fails before torch and Polars are loaded.
+    # Imported here, so that `falconet --help` loads neither torch nor Polars.
     from falconet.recipe import stages
     from falconet.recipe.prepare import prepare
 

@@ -2,19 +2,34 @@
 
 from falconet.etl.op import OPS, ColumnOp, FrameOp, KeyedOp, Op, StatOp
 from falconet.etl.ops.categorify import Categories, Categorify
-from falconet.etl.ops.columns import AddTags, FillMissing, LambdaOp, Rename
+from falconet.etl.ops.columns import LambdaOp
+from falconet.etl.ops.fill import FillMissing
 from falconet.etl.ops.history import History
 from falconet.etl.ops.join import JoinExternal
+from falconet.etl.ops.metadata import (
+    AddMetadata,
+    AddProperties,
+    AddTags,
+    TagAsItemFeatures,
+    TagAsItemID,
+    TagAsUserFeatures,
+    TagAsUserID,
+)
 from falconet.etl.ops.normalize import Normalize
+from falconet.etl.ops.rename import Rename
 from falconet.etl.ops.rows import Dropna, Filter
+from falconet.etl.ops.sequence import DifferenceLag, Position, Session, TimeSince
 from falconet.etl.ops.split import Split
 
 __all__ = [
     "OPS",
+    "AddMetadata",
+    "AddProperties",
     "AddTags",
     "Categories",
     "Categorify",
     "ColumnOp",
+    "DifferenceLag",
     "Dropna",
     "FillMissing",
     "Filter",
@@ -25,7 +40,14 @@ __all__ = [
     "LambdaOp",
     "Normalize",
     "Op",
+    "Position",
     "Rename",
+    "Session",
     "Split",
     "StatOp",
+    "TagAsItemFeatures",
+    "TagAsItemID",
+    "TagAsUserFeatures",
+    "TagAsUserID",
+    "TimeSince",
 ]

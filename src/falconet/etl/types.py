@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 import re
+from typing import Any
 
 import polars as pl
 from polars.datatypes import DataTypeClass
@@ -74,6 +77,50 @@ def column_of(name: str, dtype: pl.DataType) -> Column:
         raise SchemaError(f"column `{name}` has the type {dtype}, which a schema cannot describe")
     tags = frozenset({Tag.CONTINUOUS}) if inner.is_float() else frozenset[str]()
     return Column(name=name, dtype=text, list=shape, tags=tags)
+
+
+def value_of(value: Any, dtype: pl.DataType, *, what: str, name: str) -> Any:
+    """`value` as a column of this type holds it: a whole number for integers, rounded for Float32, bytes for Binary.
+
+    Raises SchemaError, with `what` it is and the column's `name`, where the type has no such value.
+    """
+    held: Any = None
+    if dtype.is_integer():
+        held = int(value) if isinstance(value, (int, float)) and value == math.floor(value) else None
+        if held is not None and not bounds(dtype)[0] <= held <= bounds(dtype)[1]:
+            held = None
+    elif dtype.is_float():
+        held = float(value) if isinstance(value, (int, float)) else None
+        if held is not None and dtype != pl.Float64:
+            held = pl.Series([held]).cast(dtype).item()
+            held = None if math.isinf(held) and not math.isinf(value) else held
+    elif dtype == pl.Boolean:
+        held = bool(value) if value in (True, False) else None
+    elif dtype == pl.Binary:
+        held = value.encode() if isinstance(value, str) else None
+    elif isinstance(dtype, pl.Datetime):
+        fits = isinstance(value, dt.datetime) and (value.tzinfo is None) == (dtype.time_zone is None)
+        held = value if fits else None
+    elif dtype == pl.Date:
+        held = value if isinstance(value, dt.date) and not isinstance(value, dt.datetime) else None
+    else:
+        held = value if dtype == pl.String and isinstance(value, str) else None
+    if held is None:
+        raise SchemaError(
+            f"{what}={value!r} does not fit `{name}`, which is {dtype}", hint="give a value of the column's own type"
+        )
+    return held
+
+
+def element(dtype: pl.DataType) -> pl.DataType:
+    """The type of a list's elements; other types are their own."""
+    return _instance(dtype.inner) if isinstance(dtype, (pl.List, pl.Array)) else dtype
+
+
+def bounds(dtype: pl.DataType) -> tuple[int, int]:
+    """The smallest and the largest integer of an integer type."""
+    bits = int(str(dtype).lstrip("UInt"))
+    return (0, 2**bits - 1) if dtype.is_unsigned_integer() else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def _instance(dtype: pl.DataType | DataTypeClass) -> pl.DataType:

@@ -1,0 +1,75 @@
+"""FillMissing: a value in place of what is missing."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+
+from falconet.errors import ConfigError
+from falconet.etl.op import OPS, FrameOp
+from falconet.etl.types import element, polars_type, value_of
+from falconet.schema import Column
+
+
+@OPS.register()
+@dataclass(frozen=True, kw_only=True)
+class FillMissing(FrameOp):
+    """`fill_val` in place of nulls and NaN; in lists in place of null elements, and null lists become empty.
+
+    The type of the column stays: a value that does not fit raises SchemaError. With `add_binary_cols` a Boolean column
+    `NAME_filled` says where something was missing.
+    """
+
+    fill_val: int | float | str | bool | dt.date | dt.datetime = 0
+    add_binary_cols: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fill_val is None or self.fill_val != self.fill_val:
+            raise ConfigError(f"FillMissing fill_val={self.fill_val!r} is itself missing")
+
+    def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        flags = {f"{name}_filled": (name,) for name in columns} if self.add_binary_cols else {}
+        if clash := flags.keys() & set(columns):
+            raise ConfigError(f"FillMissing would add a second column `{min(clash)}`", hint="rename it first")
+        return super().sources(columns) | flags
+
+    def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
+        types = frame.select(columns).collect_schema()
+        flags = [_missing(pl.col(name), types[name]).alias(f"{name}_filled") for name in columns]
+        filled = [self._filled(name, types[name]) for name in columns]
+        return frame.with_columns(*filled, *(flags if self.add_binary_cols else ()))
+
+    def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
+        return {name: replace(column, nullable=False) for name, column in outputs.items()}
+
+    def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:
+        filled: dict[str, Any] = {}
+        for name, value in values.items():
+            if columns[name].is_list:
+                fill = self._fill(columns[name])
+                filled[name] = [fill if x is None or x != x else x for x in value or ()]
+            else:
+                filled[name] = self._fill(columns[name]) if value is None or value != value else value
+            if self.add_binary_cols:
+                filled[f"{name}_filled"] = value is None or value != value
+        return filled
+
+    def _fill(self, column: Column) -> Any:
+        return value_of(self.fill_val, element(polars_type(column)), what="FillMissing fill_val", name=column.name)
+
+    def _filled(self, name: str, dtype: pl.DataType) -> pl.Expr:
+        inner = element(dtype)
+        value = pl.lit(value_of(self.fill_val, inner, what="FillMissing fill_val", name=name), dtype=inner)
+        if not dtype.is_nested():
+            return (pl.col(name).fill_nan(None) if dtype.is_float() else pl.col(name)).fill_null(value)
+        x = pl.col(name).arr.to_list() if isinstance(dtype, pl.Array) else pl.col(name)
+        each = pl.element().fill_nan(None) if inner.is_float() else pl.element()
+        return x.list.eval(each.fill_null(value)).fill_null(pl.lit([], dtype=pl.List(inner)))
+
+
+def _missing(x: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    return x.is_null() | x.is_nan().fill_null(False) if dtype.is_float() else x.is_null()

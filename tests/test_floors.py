@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent / "src" / "falconet"
 FLOORS = {
     "errors": 0, "registry": 0.5, "hashing": 0.5, "progress": 0.5,
     "schema": 1, "config": 1, "batch": 1, "nn": 1.5, "compute": 1.5,
-    "io": 2, "columns": 2.5, "train.runtime": 2,
+    "io": 2, "columns": 2.5, "train.runtime": 2, "train.place": 2, "train.meeting": 2,
     "loader": 3, "metrics": 3, "retrieval": 3, "datasets": 3,
     "etl": 3, "etl.ops": 3.2, "ops": 3.3, "etl.split": 3.4, "etl.online": 3.4, "etl.graph": 3.4, "etl.workflow": 3.5,
     "models": 4, "train": 5, "evaluate": 6, "serve": 7, "serve.app": 8,
@@ -23,8 +23,9 @@ FLOORS = {
 }  # fmt: skip
 
 GATES = {
-    "dask": {"compute.dask"},
-    "distributed": {"compute.dask"},
+    "dask": {"compute.cluster"},
+    "dask_cuda": {"compute.cluster"},
+    "distributed": {"compute.cluster"},
     "faiss": {"retrieval.faiss"},
     "fastapi": {"serve.app"},
     "starlette": {"serve.app"},

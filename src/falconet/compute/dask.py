@@ -1,14 +1,18 @@
-"""The executor of a Dask cluster, running already or started on this machine. Nothing else imports dask."""
+"""The executor of a Dask cluster, running already or started on this machine."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from falconet.compute import cluster as clusters
+from falconet.compute.cluster import distributed
+from falconet.compute.engine import Engine, On, check_engine
+from falconet.compute.memory import SHARE, machine_memory
 from falconet.errors import ConfigError, DistributedError
+from falconet.progress import note
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -17,53 +21,75 @@ T = TypeVar("T")
 R = TypeVar("R")
 WIDTH = 8  # states merged by one task
 ATTEMPTS = 4  # before a part that kills workers is given up, as Dask does itself
-_OPTIONS = {"n_workers", "threads_per_worker", "memory_limit", "local_directory", "dashboard_address", "security"}
 
 
 class DaskExecutor:
-    """Runs functions on the workers of a Dask cluster. Only parts, functions and states travel.
+    """Runs functions on the workers of a Dask cluster. Only parts, functions and states travel, and folders are shared:
+    workers on other machines must see the data, the outputs' folders and TMPDIR under the same paths.
 
     `target` is the address of a scheduler, a `distributed.Client`, or None: worker processes on this machine, made
-    with the options in `cluster` (those of `distributed.LocalCluster`: `n_workers`, `threads_per_worker`,
-    `memory_limit`, `local_directory`, `dashboard_address`, `security`), which share the cores between them. A script
-    that starts them needs the `if __name__ == "__main__":` of every Python program with processes.
+    with the options in `cluster`, which share the cores between them. They are those of `distributed.LocalCluster` and
+    its workers (`n_workers`, `threads_per_worker`, `memory_limit`, `local_directory`, `protocol`, `dashboard_address`
+    …), or, where dask-cuda is installed and there is a GPU, those of `dask_cuda.LocalCUDACluster`
+    (`CUDA_VISIBLE_DEVICES`, `device_memory_limit`, `rmm_pool_size` …), with one worker for each GPU. A script that
+    starts them needs the `if __name__ == "__main__":` of every Python program with processes.
+
+    `engine` is Polars' engine on the workers: "gpu" is for workers that have `cudf_polars`.
 
     Use it as a context manager, or `close()` it: what it started ends, a client that was handed in stays open.
-    Raises ConfigError without the extra, for another target, for an unknown option, and when it is used after `close`.
+    Raises ConfigError without the extra, for another target, for an unknown option, and when it is used after `close`;
+    DistributedError for workers without falconet, or with another version of it, of Polars or of Python.
 
     >>> with DaskExecutor(cluster={"n_workers": 2}) as executor:  # doctest: +SKIP
     ...     fitted = workflow.fit(dataset, executor=executor)
     """
 
     def __init__(
-        self, target: str | Client | None = None, *, cluster: Mapping[str, Any] | None = None, timeout: float = 30.0
+        self,
+        target: str | Client | None = None,
+        *,
+        cluster: Mapping[str, Any] | None = None,
+        timeout: float = 30.0,
+        engine: Engine = "auto",
     ) -> None:
-        distributed = _import()
+        check_engine(engine)
+        self._engine: Engine = engine
         self._cluster: Any = None
         self._client: Any = None
-        self._owned = not isinstance(target, distributed.Client)
+        self._checked: set[str] = set()  # workers that were asked what they have
+        self._owned = not isinstance(target, distributed().Client)
         if target is not None and cluster:
             raise ConfigError(
                 f"DaskExecutor was given a target and options for a new cluster ({', '.join(sorted(cluster))})",
                 hint="leave one of them out",
             )
-        if isinstance(target, distributed.Client):
+        if isinstance(target, distributed().Client):
             self._client = target
         elif isinstance(target, str):
-            self._client = _connect(distributed, target, timeout)
+            self._client = clusters.connect(target, timeout)
         elif target is None:
-            self._cluster = _start(distributed, dict(cluster or {}))
-            self._client = distributed.Client(self._cluster, set_as_default=False)
+            self._cluster = clusters.start(cluster or {}, engine)
+            self._client = distributed().Client(self._cluster, set_as_default=False)
         else:
             raise ConfigError(
                 f"DaskExecutor cannot use a {type(target).__name__}",
                 hint='an address such as "tcp://host:8786", a distributed.Client, or None for this machine',
             )
+        if self._owned:
+            note(clusters.dashboard(self._client))
 
     @property
     def workers(self) -> int:
         """How many functions run at once: the threads of all workers."""
         return sum(self._open().nthreads().values())
+
+    @property
+    def budget(self) -> int:
+        """Bytes that the states of a fit may take: a share of the smallest worker's memory, and of this machine's."""
+        workers = self._open().scheduler_info(n_workers=-1)["workers"].values()
+        limits = [worker["memory_limit"] // worker["nthreads"] for worker in workers if worker["memory_limit"]]
+        least: int = min(machine_memory(), *limits)
+        return least // SHARE
 
     def map(self, fn: Callable[[T], R], parts: Sequence[T], *, done: Callable[[T], None] | None = None) -> list[R]:
         finished: set[int] = set()
@@ -82,7 +108,7 @@ class DaskExecutor:
         futures = self._submit(fn, parts)
         number = {future.key: i for i, future in enumerate(futures)}
         try:
-            for future in _import().as_completed(futures, loop=self._open().loop):
+            for future in distributed().as_completed(futures, loop=self._open().loop):
                 future.result()
                 tell(number[future.key])
             return list(self._open().gather(futures))
@@ -92,7 +118,7 @@ class DaskExecutor:
 
     def _map_reduce(self, fn: Callable[[T], R], parts: Sequence[T], merge: Callable[[Sequence[R]], R]) -> R:
         client = self._open()
-        merger = self._send(merge)
+        merger = self._send(On(self._engine, merge))
         states = self._submit(fn, parts)
         try:
             while True:
@@ -108,15 +134,14 @@ class DaskExecutor:
 
     def _until_done(self, run: Callable[[], R]) -> R:
         """`run`, again where workers died with all copies of what was sent to them: only the client has it then."""
-        distributed = _import()
         for _ in range(ATTEMPTS):
             try:
                 return run()
-            except (CancelledError, distributed.comm.CommClosedError) as error:
+            except (CancelledError, distributed().comm.CommClosedError) as error:
                 lost = error
                 if self._open().status != "running":
                     raise
-            except distributed.KilledWorker as error:
+            except distributed().KilledWorker as error:
                 raise _killed(error.allowed_failures + 1) from error
         raise _killed(ATTEMPTS) from lost
 
@@ -149,11 +174,14 @@ class DaskExecutor:
             client.wait_for_workers(1, timeout=60)
         except TimeoutError as error:
             raise DistributedError("the Dask cluster has no workers", hint="`dask worker ADDRESS` adds one") from error
+        if self._cluster is None and (new := set(client.nthreads()) - self._checked):
+            clusters.check_workers(client, new)
+            self._checked |= new
         sent: Future[Any] = client.scatter(value, broadcast=True, hash=False)
         return sent
 
     def _submit(self, fn: Callable[[T], R], parts: Sequence[T]) -> list[Future[Any]]:
-        function = self._send(fn)
+        function = self._send(On(self._engine, fn))
         client = self._open()
         return [client.submit(_call, function, part, pure=False) for part in parts]
 
@@ -167,41 +195,3 @@ def _killed(times: int) -> DistributedError:
         f"workers died {times} times while they ran a part",
         hint="mostly for lack of memory: a smaller `part_size`, fewer workers, or more `memory_limit`",
     )
-
-
-def _import() -> Any:
-    try:
-        import distributed
-    except ImportError as error:
-        raise ConfigError("DaskExecutor needs Dask", hint='pip install "falconet[dask]"') from error
-    return distributed
-
-
-def _connect(distributed: Any, address: str, timeout: float) -> Any:
-    try:
-        return distributed.Client(address, set_as_default=False, timeout=timeout)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"no Dask scheduler answers at `{address}`: {error}", hint="`dask scheduler` starts one, at tcp://host:8786"
-        ) from error
-
-
-def _start(distributed: Any, options: dict[str, Any]) -> Any:
-    """Worker processes whose Polars together use each core once."""
-    import dask
-
-    if unknown := set(options) - _OPTIONS:
-        raise ConfigError(
-            f"DaskExecutor has no cluster option `{min(unknown)}`", hint=f"there are {', '.join(sorted(_OPTIONS))}"
-        )
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = options.pop("n_workers", max(min(cores, 2), cores // 4))
-    # Set before the process starts: it may import Polars, which reads it once, before Dask's own settings are applied.
-    before = dict(dask.config.get("distributed.nanny.pre-spawn-environ"))
-    before["POLARS_MAX_THREADS"] = max(1, cores // max(1, workers))
-    with dask.config.set({"distributed.nanny.pre-spawn-environ": before}):
-        return distributed.LocalCluster(
-            n_workers=workers,
-            processes=True,
-            **{"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", **options},
-        )

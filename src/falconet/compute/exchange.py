@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 import polars as pl
 
-from falconet.compute.executor import ROW, Executor, Part, reading
+from falconet.compute.engine import collect
+from falconet.compute.executor import ROW, Executor, Part, reach, reading
 from falconet.errors import DataError
 
 BUCKET = "__bucket__"
@@ -123,6 +124,7 @@ class _Spread:
 
     def __call__(self, item: tuple[int, Source]) -> tuple[str, tuple[int, ...]]:
         i, part = item
+        folder = reach(self.folder)
         frame = self.apply(part.scan(row_numbers=True))
         numbered = ROW in frame.collect_schema()
         if not numbered:
@@ -130,7 +132,7 @@ class _Spread:
         if self.bucket is not None:
             frame = frame.with_columns(self.bucket.cast(pl.UInt32).alias(BUCKET)).sort(BUCKET, maintain_order=True)
         with reading(f"`{part.path}`"):
-            made = frame.collect()
+            made = collect(frame)
         if not numbered and self.bucket is not None:
             _check_rows(made, part)
         offsets: tuple[int, ...] = (0, made.height)
@@ -142,7 +144,7 @@ class _Spread:
                 raise DataError(f"a bucket is null or not below {self.buckets}, by the expression {self.bucket}")
             made = made.drop(BUCKET)
         group = max(1024, min(131_072, made.height // self.buckets))
-        return _store(made, Path(self.folder) / f"part-{i:06d}.parquet", group), offsets
+        return _store(made, folder / f"part-{i:06d}.parquet", group), offsets
 
 
 def _check_rows(made: pl.DataFrame, part: Source) -> None:
@@ -163,9 +165,10 @@ class _Finish:
 
     def __call__(self, item: tuple[int, Bucket]) -> tuple[str, int]:
         i, bucket = item
+        folder = reach(self.folder)
         with reading(f"`{bucket.path}`"):
-            frame = self.finish(bucket.scan(row_numbers=True)).collect()
-        return _store(frame, Path(self.folder) / f"bucket-{i:06d}.parquet", 131_072), frame.height
+            frame = collect(self.finish(bucket.scan(row_numbers=True)))
+        return _store(frame, folder / f"bucket-{i:06d}.parquet", 131_072), frame.height
 
 
 def _store(frame: pl.DataFrame, path: Path, group: int) -> str:

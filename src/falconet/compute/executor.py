@@ -6,16 +6,19 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from socket import gethostname
 from typing import Protocol, TypeVar
 
 import polars as pl
 
-from falconet.errors import DataError
+from falconet.errors import DataError, DistributedError
 
 T = TypeVar("T")
 R = TypeVar("R")
 ROW = "__row__"
 """The column of row numbers (UInt64, in the whole data set). No data set has a column of its own by that name."""
+_SHARED = "workers on other machines need the data, outputs and TMPDIR on a disk that all share, under the same path"
 _STEP = re.compile(r"__\d+__/")  # how a plan marks the columns of its steps
 
 
@@ -57,6 +60,16 @@ def reading(source: str) -> Iterator[None]:
     except pl.exceptions.PolarsError as error:
         first = str(error).partition("\n")[0]
         raise DataError(f"{source}: {_STEP.sub('', first)}") from error
+    except FileNotFoundError as error:
+        raise DistributedError(f"{source} is not seen on {gethostname()}", hint=_SHARED) from error
+
+
+def reach(folder: str | Path) -> Path:
+    """The folder, where this process sees it. Raises DistributedError on a machine that does not share it."""
+    found = Path(folder)
+    if not found.is_dir():
+        raise DistributedError(f"`{found}` is not seen on {gethostname()}", hint=_SHARED)
+    return found
 
 
 class Executor(Protocol):
@@ -70,6 +83,10 @@ class Executor(Protocol):
     def workers(self) -> int:
         """How many functions run at once."""
 
+    @property
+    def budget(self) -> int:
+        """Bytes that the states of a fit may take in one process; larger ones are cut and go through files."""
+
     def map(self, fn: Callable[[T], R], parts: Sequence[T], *, done: Callable[[T], None] | None = None) -> list[R]:
         """`fn` of every part, in the order of the parts. `done` is called here for each one finished, in any order."""
 
@@ -79,6 +96,6 @@ class Executor(Protocol):
 
 def tree_merge(states: Sequence[R], merge: Callable[[Sequence[R]], R], width: int = 8) -> R:
     """Merge in groups of `width`, level by level."""
-    while len(states) > 1:
+    while len(states) > width:
         states = [merge(states[i : i + width]) for i in range(0, len(states), width)]
     return merge(states)

@@ -11,8 +11,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from falconet.compute.engine import collect
 from falconet.compute.exchange import Bucket
-from falconet.compute.executor import ROW
+from falconet.compute.executor import ROW, reach
 from falconet.errors import DataError
 from falconet.schema import FOOTER_KEY, Schema
 
@@ -46,7 +47,7 @@ class WriteFile:
     row_group_size: int
 
     def __call__(self, file: OutputFile) -> None:
-        aside = Path(self.room) / f"{file.index}-{uuid.uuid4().hex}.parquet"
+        aside = reach(self.room) / f"{file.index}-{uuid.uuid4().hex}.parquet"
         target = Path(self.folder) / f"part-{file.index:05d}.parquet"
         arrow = self._arrow_schema(file.chunks[0].bucket.scan().collect_schema())
         with pq.ParquetWriter(aside, arrow, compression="zstd") as writer:
@@ -59,9 +60,9 @@ class WriteFile:
     def _read(self, chunk: Chunk) -> pa.Table:
         frame = chunk.bucket.scan(row_numbers=True)
         if self.order is None:
-            return frame.drop(ROW).slice(chunk.skip, chunk.rows).collect().to_arrow()
+            return collect(frame.drop(ROW).slice(chunk.skip, chunk.rows)).to_arrow()
         # Sliced only now: Polars sorts a lazy frame with a slice by another, slower way.
-        made = frame.sort(self.order, maintain_order=True).drop(ROW).collect()
+        made = collect(frame.sort(self.order, maintain_order=True).drop(ROW))
         return made.slice(chunk.skip, chunk.rows).to_arrow()
 
     def _arrow_schema(self, found: pl.Schema) -> pa.Schema:

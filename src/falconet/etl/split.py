@@ -10,7 +10,8 @@ from pathlib import Path
 
 import polars as pl
 
-from falconet.compute.executor import ROW, Executor, Part
+from falconet.compute.engine import collect
+from falconet.compute.executor import ROW, Executor, Part, reach, reading
 from falconet.compute.local import LocalExecutor
 from falconet.errors import ColumnNotFoundError, ConfigError
 from falconet.etl import keyed
@@ -87,16 +88,18 @@ class _Write:
 
     def __call__(self, item: tuple[int, Part]) -> None:
         i, part = item
-        frame = part.scan(row_numbers=True).rename({ROW: NUMBER}).collect()
+        folder = reach(self.folder)
+        with reading(f"`{part.path}`"):
+            frame = collect(part.scan(row_numbers=True).rename({ROW: NUMBER}))
         frame = frame.select(pl.exclude(NUMBER), NUMBER).with_columns(
             self.where.slice(part.first_row, part.rows).alias(ROW)
         )
         for name in self.names:
             rows = frame.filter(pl.col(ROW) == name).drop(ROW)
             if len(rows):
-                aside = Path(self.folder) / ASIDE / uuid.uuid4().hex
+                aside = folder / ASIDE / uuid.uuid4().hex
                 rows.write_parquet(aside, compression="lz4", row_group_size=131_072)
-                aside.replace(Path(self.folder) / name / f"part-{i:05d}.parquet")
+                aside.replace(folder / name / f"part-{i:05d}.parquet")
 
 
 def _at_least_one(folder: Path, dataset: Dataset) -> None:

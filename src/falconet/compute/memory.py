@@ -1,0 +1,38 @@
+"""How much memory there is, and sizes as people write them."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from falconet.errors import ConfigError
+
+SHARE = 4  # a quarter of the memory is for the states of a fit
+UNKNOWN = 4 << 30  # bytes, where the system does not say
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def parse_size(size: str | int) -> int:
+    """Bytes from "256MB", "1.5 GiB" or a number.
+
+    >>> parse_size("256MB")
+    256000000
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(size))
+    value = None if found is None or found[2].upper() not in _UNITS else float(found[1]) * _UNITS[found[2].upper()]
+    if value is None or value < 1:
+        raise ConfigError(f"{size!r} is not a size", hint='a number of bytes, or "256MB", "1GiB", …')
+    return int(value)
+
+
+def machine_memory() -> int:
+    """The bytes of this machine, or what its container is allowed, if that is less."""
+    found = [UNKNOWN]
+    if hasattr(os, "sysconf"):  # not on Windows
+        found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for limit in _LIMITS:
+        if Path(limit).is_file() and (text := Path(limit).read_text().strip()).isdigit():
+            found.append(int(text))
+    return min(found)

@@ -12,8 +12,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from falconet.compute.executor import ROW
+from falconet.compute.memory import parse_size
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
-from falconet.etl.dataset import Dataset, parse_size
+from falconet.etl.dataset import Dataset
 
 FRAME = pl.DataFrame(
     {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,12 +15,11 @@ import polars as pl
 
 from falconet.compute.exchange import BUCKET
 from falconet.compute.executor import ROW, Part
+from falconet.compute.memory import parse_size
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.etl.sources import File, open_source
 from falconet.etl.widen import widest
 from falconet.io.footer import read_footer
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 # Bytes of a value in memory, where a dictionary makes the file's own figure too small (of strings it stays so).
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 16}
@@ -200,16 +198,3 @@ def _cut(groups: Sequence[tuple[int, int]], limit: int) -> Iterator[tuple[int, i
         held += size
     if offset > start:
         yield start, offset - start
-
-
-def parse_size(size: str | int) -> int:
-    """Bytes from "256MB", "1.5 GiB" or a number.
-
-    >>> parse_size("256MB")
-    256000000
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(size))
-    value = None if found is None or found[2].upper() not in _UNITS else float(found[1]) * _UNITS[found[2].upper()]
-    if value is None or value < 1:
-        raise ConfigError(f"{size!r} is not a size", hint='a number of bytes, or "256MB", "1GiB", …')
-    return int(value)

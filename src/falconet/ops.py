@@ -16,6 +16,7 @@ from falconet.etl.ops.metadata import (
     TagAsUserID,
 )
 from falconet.etl.ops.normalize import Normalize
+from falconet.etl.ops.numbers import Clip, LogOp, ReduceDtypeSize
 from falconet.etl.ops.rename import Rename
 from falconet.etl.ops.rows import Dropna, Filter
 from falconet.etl.ops.sequence import DifferenceLag, Position, Session, TimeSince
@@ -28,6 +29,7 @@ __all__ = [
     "AddTags",
     "Categories",
     "Categorify",
+    "Clip",
     "ColumnOp",
     "DifferenceLag",
     "Dropna",
@@ -38,9 +40,11 @@ __all__ = [
     "JoinExternal",
     "KeyedOp",
     "LambdaOp",
+    "LogOp",
     "Normalize",
     "Op",
     "Position",
+    "ReduceDtypeSize",
     "Rename",
     "Session",
     "Split",

@@ -117,9 +117,14 @@ def element(dtype: pl.DataType) -> pl.DataType:
     return _instance(dtype.inner) if isinstance(dtype, (pl.List, pl.Array)) else dtype
 
 
+def width(dtype: pl.DataType) -> int:
+    """The bits of a type of numbers: 16 of Int16."""
+    return int("".join(filter(str.isdigit, str(dtype))))
+
+
 def bounds(dtype: pl.DataType) -> tuple[int, int]:
     """The smallest and the largest integer of an integer type."""
-    bits = int(str(dtype).lstrip("UInt"))
+    bits = width(dtype)
     return (0, 2**bits - 1) if dtype.is_unsigned_integer() else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 

@@ -6,6 +6,7 @@ from falconet.etl.ops.columns import LambdaOp
 from falconet.etl.ops.fill import FillMissing
 from falconet.etl.ops.history import History
 from falconet.etl.ops.join import JoinExternal
+from falconet.etl.ops.lists import ListSlice, ValueCount
 from falconet.etl.ops.metadata import (
     AddMetadata,
     AddProperties,
@@ -40,6 +41,7 @@ __all__ = [
     "JoinExternal",
     "KeyedOp",
     "LambdaOp",
+    "ListSlice",
     "LogOp",
     "Normalize",
     "Op",
@@ -54,4 +56,5 @@ __all__ = [
     "TagAsUserFeatures",
     "TagAsUserID",
     "TimeSince",
+    "ValueCount",
 ]

@@ -43,8 +43,7 @@ def ops_of(bound: Mapping[int, Bound]) -> list[Op]:
 
 def fit_columns(plan: Plan) -> tuple[str, ...]:
     """The columns of the data that a fit needs, those that only the fit reads included."""
-    refs = [ref for step in plan.steps for ref in step.learns] + [ref for _, ref in plan.outputs]
-    return plan.part_of(refs).input_columns
+    return tuple(name for id, name in needed_by(plan.steps, plan.outputs, fitting=True) if id == 0)
 
 
 def fit(

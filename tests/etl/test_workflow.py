@@ -227,9 +227,9 @@ def test_an_operator_that_is_not_known_is_named(saved: Path) -> None:
 
 def test_another_format_is_refused(saved: Path) -> None:
     text = (saved / "graph.json").read_text()
-    (saved / "graph.json").write_text(text.replace('"format": 1', '"format": 9', 1))
+    (saved / "graph.json").write_text(text.replace('"format": 2', '"format": 9', 1))
     reseal(saved)
-    with pytest.raises(ArtifactError, match="has format 9, this version reads 1"):
+    with pytest.raises(ArtifactError, match="has format 9, this version reads 2"):
         fl.Workflow.load(saved)
 
 

@@ -10,10 +10,11 @@ from typing import Any, overload
 import polars as pl
 
 from falconet.errors import ColumnNotFoundError, DataError
-from falconet.etl.fit import Inputs, empty, ops_of
-from falconet.etl.op import ColumnOp, FrameOp, Op, float32
+from falconet.etl.fit import Inputs, ops_of
+from falconet.etl.op import ColumnOp, FrameOp, Group, Op, float32
 from falconet.etl.ops.history import Histories
-from falconet.etl.plan import Bound, Plan, Ref, label, numbered, run
+from falconet.etl.plan import Bound, Given, Plan, Ref, label, numbered, run
+from falconet.etl.selector import made_by
 from falconet.etl.types import polars_type
 from falconet.schema import Column
 
@@ -36,14 +37,16 @@ class Online:
         self._steps: list[Callable[[Values, Mapping[str, Any]], None]] = []
         if plan.steps:
             ops = {step.id: bound[step.id] for step in plan.steps}
-            columns = run(plan, ops, numbered(empty(inputs), ops_of(ops)), inputs, keep=True).columns
+            given = Given.of(inputs)
+            columns = run(plan, ops, numbered(given.empty, ops_of(ops)), given, keep=True).columns
             for step in plan.steps:
                 for group, op in bound[step.id]:
                     if names := tuple(name for name in group if name in step.names):
                         refs = {name: step.ref(name) for name in names}
-                        given = {name: replace(columns[ref], name=name) for name, ref in refs.items()}
+                        read = refs | {ref[1]: ref for ref in step.also}
+                        known = {name: replace(columns[ref], name=name) for name, ref in read.items()}
                         own = self._given(op, refs, bound, inputs) if isinstance(op, Histories) else None
-                        self._steps.append(_step(step.id, op, refs, given, own))
+                        self._steps.append(_step(step.id, op, names, read, known, own))
 
     @overload
     def __call__(self, row: Mapping[str, Any]) -> Row: ...
@@ -96,14 +99,17 @@ class _Given:
 
 
 def _step(
-    id: int, op: Op, refs: Mapping[str, Ref], columns: Mapping[str, Column], given: _Given | None
+    id: int,
+    op: Op,
+    names: Group,
+    read: Mapping[str, Ref],
+    columns: Mapping[str, Column],
+    given: _Given | None,
 ) -> Callable[[Values, Mapping[str, Any]], None]:
     """One operator on the values of one row."""
-    names = tuple(refs)
-    untouched = op.untouched(names)
-    made = [(name, (id, name)) for name in op.sources(names) if name not in untouched]
-    pairs = list(refs.items())
-    apply = op.row if op.has_row else _OnFrame(op, columns, tuple(name for name, _ in made))
+    made = [(name, (id, name)) for name in made_by(op, [names])]
+    pairs = list(read.items())
+    apply = op.row if op.has_row else _OnFrame(op, names, columns, tuple(name for name, _ in made))
 
     def step(values: Values, row: Mapping[str, Any]) -> None:
         if given is not None and (items := row.get(given.name)) is not None:
@@ -119,12 +125,12 @@ def _step(
 class _OnFrame:
     """An operator without a plain form, on a frame of one row."""
 
-    def __init__(self, op: Op, columns: Mapping[str, Column], made: tuple[str, ...]) -> None:
-        self._op, self._made = op, made
+    def __init__(self, op: Op, names: Group, columns: Mapping[str, Column], made: tuple[str, ...]) -> None:
+        self._op, self._names, self._made = op, names, made
         self._schema = {name: polars_type(column) for name, column in columns.items()}
         self._exprs: list[pl.Expr] | None = None
         if isinstance(op, ColumnOp):
-            self._exprs = [op.expr(pl.col(name), column).alias(name) for name, column in columns.items()]
+            self._exprs = [op.expr(pl.col(name), columns[name]).alias(name) for name in names]
 
     def __call__(self, values: Row, columns: Mapping[str, Column]) -> Row:
         try:
@@ -134,8 +140,9 @@ class _OnFrame:
             name, first = type(self._op).__name__, str(error).partition("\n")[0]
             raise DataError(f"`{name}` cannot use {values}: {first}") from error
         if len(found) != 1:
+            what = "drops the row" if len(found) == 0 else "makes several rows of"
             raise DataError(
-                f"`{type(self._op).__name__}` drops the row {values}",
+                f"`{type(self._op).__name__}` {what} {values}",
                 hint="for serving, prune the outputs that are behind it",
             )
         return found.row(0, named=True)
@@ -145,7 +152,7 @@ class _OnFrame:
             return frame.select(self._exprs)
         assert isinstance(self._op, FrameOp)
         lazy = numbered(frame.lazy(), [self._op])
-        return self._op.apply(lazy, tuple(frame.columns)).select(self._made).collect()
+        return self._op.apply(lazy, self._names).select(self._made).collect()
 
 
 def _conformer(column: Column) -> Callable[[Any], Any]:

@@ -2,7 +2,7 @@
 
 ColumnOp  one expression per column               Categorify once fitted, LambdaOp, AddTags
 FrameOp   a lazy frame to a lazy frame            JoinExternal, Filter, Rename
-KeyedOp   a FrameOp that needs the rows of a key together, in order            Split
+KeyedOp   a FrameOp that needs the rows of a key together, in order            Split, Groupby
 StatOp    must see the data first; `finish` gives a plain operator             Categorify, Normalize, History
 """
 
@@ -22,17 +22,33 @@ from falconet.schema import Column
 
 OPS: Registry[Op] = Registry("operator")
 Group = tuple[str, ...]
+Rows = Literal["same", "fewer", "other"]
 
 
 class Op(ABC):  # noqa: B024  the four shapes below have the abstract methods
     """What all shapes share: names in, names out, a place in a graph."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    """{"row"}: the column `__row__`, the UInt64 number of a row in its data set."""
+    grouped: ClassVar[bool] = False
+    """Whether the columns of a nested list are one input: the methods are then called for each group by itself."""
 
     @property
-    def rows(self) -> Literal["same", "fewer"]:
-        """Whether rows may disappear. Branches whose rows may differ cannot be joined."""
+    def rows(self) -> Rows:
+        """What becomes of rows. Branches whose rows may differ cannot be joined.
+
+        "fewer": some disappear. "other": some are added or replaced; each then gets a `__row__` of its own, which does
+        not depend on how the data is cut.
+        """
         return "same"
+
+    @property
+    def also(self) -> tuple[str | Node, ...]:
+        """What it reads beside the selected columns: names (of selected columns, or of columns of the data) and nodes.
+
+        They stand in the frame under their names.
+        """
+        return ()
 
     def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         """The output columns in order, each with the input columns it is made from. Checks that the op fits them."""
@@ -99,12 +115,16 @@ class FrameOp(Op):
         return outputs
 
     def reads(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """The columns that decide which rows stay; only asked where `rows` is "fewer"."""
+        """The columns that decide which rows there are; only asked where `rows` is not "same"."""
         return columns
 
 
 class KeyedOp(FrameOp):
-    """A FrameOp that sees all rows of a key together, sorted by `order`, then by row number. Rows stay."""
+    """A FrameOp that sees all rows of a key together, sorted by `order`, then by row number (`__row__`).
+
+    A frame has many keys. Where rows stay, so does `__row__`; where they do not, each row that comes out has the
+    `__row__` of one it was made of.
+    """
 
     needs = frozenset({"row"})
 
@@ -151,6 +171,26 @@ class StatOp(Op):
     def finish_fitted(self, state: pl.DataFrame) -> Op:
         """The operator for the very rows the statistic was made from (out of fold). By default `finish`."""
         return self.finish(state)
+
+    def finish_all(self, states: Mapping[Group, pl.DataFrame]) -> dict[Group, Op]:
+        """The fitted operator of each group, for a statistic whose groups need each other. By default `finish`."""
+        return {group: self.finish(state) for group, state in states.items()}
+
+    def grow(self, state: pl.DataFrame, fresh: pl.DataFrame) -> pl.DataFrame:
+        """The state once more data was seen, whose own state is `fresh`. By default `merge`."""
+        return self.merge([state, fresh])
+
+    def slice_by(self, group: Group) -> tuple[str, ...]:
+        """Columns of the state by which it may be cut: rows of equal values are in one slice, and slices merge apart.
+
+        The merged slices, sorted by these columns, are then the merged whole. None: it is merged as a whole.
+        """
+        return ()
+
+    @property
+    def learns(self) -> tuple[str | Node, ...]:
+        """What only the fit reads beside the selected columns, such as a target: names and nodes as in `also`."""
+        return ()
 
     @property
     def is_out_of_fold(self) -> bool:

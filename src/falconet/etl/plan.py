@@ -6,16 +6,18 @@ by side in one lazy frame, so a node shared by several outputs runs once and Pol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import polars as pl
 
 from falconet.compute.executor import ROW
 from falconet.errors import ConfigError, SchemaError
 from falconet.etl.op import ColumnOp, FrameOp, Group, KeyedOp, Op
+from falconet.etl.selector import made_by
 from falconet.etl.table import plain
-from falconet.etl.types import column_of
+from falconet.etl.types import column_of, polars_type
 from falconet.schema import Column
 
 Ref = tuple[int, str]
@@ -30,6 +32,12 @@ class Step:
     id: int
     op: Op
     inputs: tuple[Ref, ...]
+    groups: tuple[Group, ...]
+    """The names of the inputs, those of a nested list together."""
+    also: tuple[Ref, ...] = ()
+    """What the operator reads beside its inputs."""
+    learns: tuple[Ref, ...] = ()
+    """What a fit reads beside them."""
     states: tuple[Group, ...] = ()
     """The groups of columns that a statistic has one state for each."""
 
@@ -37,11 +45,15 @@ class Step:
     def names(self) -> tuple[str, ...]:
         return tuple(name for _, name in self.inputs)
 
-    @property
+    @cached_property
     def makes(self) -> dict[str, tuple[str, ...]]:
         """The output columns that are not inputs left as they are, each with the inputs it is made from."""
-        untouched = self.op.untouched(self.names)
-        return {name: made_from for name, made_from in self.op.sources(self.names).items() if name not in untouched}
+        return made_by(self.op, self.groups)
+
+    @property
+    def reads(self) -> tuple[Ref, ...]:
+        """All that the operator needs when it is applied."""
+        return (*self.inputs, *self.also)
 
     def ref(self, name: str) -> Ref:
         """Where an input column comes from."""
@@ -56,41 +68,88 @@ class Plan:
     outputs: tuple[tuple[str, Ref], ...]
 
     @property
+    def given(self) -> tuple[Ref, ...]:
+        """The columns that no step makes, but some need."""
+        return tuple(needed_by(self.steps, self.outputs))
+
+    @property
     def input_columns(self) -> tuple[str, ...]:
         """The columns of the data that are needed."""
-        refs = [ref for step in self.steps for ref in step.inputs] + [ref for _, ref in self.outputs]
-        return tuple(dict.fromkeys(name for id, name in refs if id == 0))
+        return tuple(name for id, name in self.given if id == 0)
 
     def only(self, names: Iterable[str]) -> Plan:
-        """What the named outputs need, and no more."""
+        """What the named outputs need to be made, and no more."""
         outputs = dict(self.outputs)
-        return _prune(self.steps, tuple((name, outputs[name]) for name in names))
+        return _prune(self.steps, tuple((name, outputs[name]) for name in names), frozenset())
 
-    def part_of(self, refs: Iterable[Ref]) -> Plan:
-        """What some columns need; the outputs are named by `label`."""
-        return _prune(self.steps, tuple((label(ref), ref) for ref in refs))
+    def part_of(self, refs: Iterable[Ref], have: Iterable[Ref] = ()) -> Plan:
+        """What some columns need where others are there already; the outputs are named by `label`."""
+        return _prune(self.steps, tuple((label(ref), ref) for ref in refs), frozenset(have))
 
 
-def _prune(steps: tuple[Step, ...], outputs: tuple[tuple[str, Ref], ...]) -> Plan:
+def _prune(steps: tuple[Step, ...], outputs: tuple[tuple[str, Ref], ...], have: frozenset[Ref]) -> Plan:
     """The steps and columns that `outputs` need, with those that decide which rows there are."""
-    wanted = {ref for _, ref in outputs}
+    wanted = {ref for _, ref in outputs} - have
     kept = []
     for step in reversed(steps):
-        needed = {name for out, names in step.makes.items() if (step.id, out) in wanted for name in names}
-        if not needed:
+        made = [name for name in step.makes if (step.id, name) in wanted]
+        if not made:
             continue
-        if step.op.rows == "fewer":
+        needed = {source for name in made for source in step.makes[name]}
+        if step.op.rows != "same":
             assert isinstance(step.op, FrameOp)
             needed.update(step.op.reads(step.names))
-        inputs = tuple(ref for ref in step.inputs if ref[1] in needed)
-        kept.append(replace(step, inputs=inputs, states=tuple(g for g in step.states if needed & set(g))))
-        wanted.update(inputs)
+        if isinstance(step.op, KeyedOp):
+            needed.update((*step.op.key, *step.op.order))
+        groups = tuple(tuple(name for name in group if name in needed) for group in step.groups)
+        kept.append(
+            replace(
+                step,
+                inputs=tuple(ref for ref in step.inputs if ref[1] in needed),
+                groups=tuple(group for group in groups if group),
+                learns=(),
+                states=tuple(group for group in step.states if needed & set(group)),
+            )
+        )
+        wanted.update(ref for ref in kept[-1].reads if ref not in have)
     return Plan(tuple(reversed(kept)), outputs)
+
+
+def needed_by(steps: Sequence[Step], outputs: Iterable[tuple[str, Ref]] = (), *, fitting: bool = False) -> list[Ref]:
+    """What some steps and outputs read and the steps do not make; `fitting`: what their fit reads, too."""
+    made = {(step.id, name) for step in steps for name in step.makes}
+    refs = [ref for step in steps for ref in (*step.reads, *(step.learns if fitting else ()))]
+    return [ref for ref in dict.fromkeys((*refs, *(ref for _, ref in outputs))) if ref not in made]
 
 
 def label(ref: Ref) -> str:
     """The name of a column inside the frame that runs through the plan."""
     return f"__{ref[0]}__/{ref[1]}"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a frame holds before a plan runs on it: which columns they are, and whether under their own names.
+
+    The data has its own names; files between two stages of a plan have labels.
+    """
+
+    columns: Mapping[Ref, Column]
+    labelled: bool = False
+
+    @classmethod
+    def of(cls, inputs: Mapping[str, Column]) -> Given:
+        """Columns of the data."""
+        return cls({(0, name): column for name, column in inputs.items()})
+
+    def name(self, ref: Ref) -> str:
+        """What a column is called in the frame."""
+        return label(ref) if self.labelled else ref[1]
+
+    @property
+    def empty(self) -> pl.LazyFrame:
+        """A frame of no rows with these columns."""
+        return pl.LazyFrame(schema={self.name(ref): polars_type(column) for ref, column in self.columns.items()})
 
 
 @dataclass(frozen=True)
@@ -106,28 +165,34 @@ class Described:
         return self.frame.select(*(pl.col(label(ref)).alias(name) for name, ref in outputs), *row)
 
 
-def run(
-    plan: Plan, bound: Mapping[int, Bound], frame: pl.LazyFrame, given: Mapping[str, Column], *, keep: bool = False
-) -> Described:
-    """`frame` through all steps. `given` describes the data's columns; `__row__`, where it is there, stays.
+def run(plan: Plan, bound: Mapping[int, Bound], frame: pl.LazyFrame, given: Given, *, keep: bool = False) -> Described:
+    """`frame` through all steps. `given` says what its columns are; `__row__`, where it is there, stays.
     Columns that no later step needs are dropped, unless `keep`.
 
     Raises SchemaError where an operator does not fit the types of its columns. Reads nothing.
     """
     row = [pl.col(ROW)] if ROW in frame.collect_schema() else []
     state = Described(
-        frame.select(*row, *(pl.col(name).alias(label((0, name))) for name in plan.input_columns)),
-        {(0, name): given[name] for name in plan.input_columns},
+        frame.select(*row, *(pl.col(given.name(ref)).alias(label(ref)) for ref in plan.given)),
+        {ref: given.columns[ref] for ref in plan.given},
     )
     for i, step in enumerate(plan.steps):
         after = plan.steps if keep else plan.steps[i + 1 :]
-        later = {ref for s in after for ref in s.inputs} | {ref for _, ref in plan.outputs}
-        try:
-            for group, op in bound[step.id]:
-                if names := tuple(name for name in group if name in step.names):
-                    state = _apply(state, step, op, names, later)
-        except pl.exceptions.PolarsError as error:
-            raise SchemaError(f"{where(step)}: {str(error).partition(chr(10))[0]}") from error
+        later = {ref for s in after for ref in s.reads} | {ref for _, ref in plan.outputs}
+        state = apply(state, step, bound[step.id], later)
+    return state
+
+
+def apply(state: Described, step: Step, bound: Bound, later: set[Ref]) -> Described:
+    """One step on a frame that has its inputs; of what it makes and what was there, all that is needed `later`."""
+    try:
+        for i, (group, op) in enumerate(bound):
+            if names := tuple(name for name in group if name in step.names):
+                rest = {ref for other, _ in bound[i + 1 :] for ref in step.inputs if ref[1] in other}
+                rest |= {ref for ref in step.also if i + 1 < len(bound)}
+                state = _apply(state, step, op, names, later | rest)
+    except pl.exceptions.PolarsError as error:
+        raise SchemaError(f"{where(step)}: {str(error).partition(chr(10))[0]}") from error
     return state
 
 
@@ -147,12 +212,13 @@ def _apply(state: Described, step: Step, op: Op, group: Group, later: set[Ref]) 
         return Described(frame, {**state.columns, **made})
     if not isinstance(op, FrameOp):
         raise ConfigError(f"`{type(op).__name__}` is neither a ColumnOp nor a FrameOp", hint="subclass one of them")
-    frame = state.frame.with_columns(pl.col(label(step.ref(name))).alias(name) for name in group)
+    read = dict.fromkeys([*(step.ref(name) for name in group), *step.also])
+    frame = state.frame.with_columns(pl.col(label(ref)).alias(ref[1]) for ref in read)
     frame = _keyed(op, frame, group) if isinstance(op, KeyedOp) else op.apply(frame, group)
-    untouched = op.untouched(group)
-    sources = {name: made_from for name, made_from in op.sources(group).items() if name not in untouched}
+    sources = made_by(op, [group])
     frame = plain(frame.with_columns(pl.col(name).alias(label((step.id, name))) for name in sources))
-    kept = [label(ref) for ref in (*state.columns, *((step.id, name) for name in sources)) if ref in later]
+    before = () if isinstance(op, KeyedOp) and op.rows == "other" else tuple(state.columns)
+    kept = [label(ref) for ref in (*before, *((step.id, name) for name in sources)) if ref in later]
     schema = frame.collect_schema()
     columns = {}
     for name, made_from in sources.items():
@@ -166,7 +232,7 @@ def _apply(state: Described, step: Step, op: Op, group: Group, later: set[Ref]) 
     row = [ROW] if ROW in schema else []
     return Described(
         frame.select(*row, *kept),
-        {ref: c for ref, c in state.columns.items() if ref in later}
+        {ref: state.columns[ref] for ref in before if ref in later}
         | {(step.id, name): described[name] for name in sources if (step.id, name) in later},
     )
 

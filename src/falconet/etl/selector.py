@@ -8,7 +8,7 @@ x + y, [x, y]         and           x - ["a"]  without          x["a"], x[["a", 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ class Node(ABC):
     @property
     @abstractmethod
     def lineage(self) -> tuple[Node, ...]:
-        """The operators on the way here after which there may be fewer rows."""
+        """The operators on the way here after which there may be other rows."""
 
     @cached_property
     def columns(self) -> tuple[str, ...] | None:
@@ -134,21 +134,73 @@ class Applied(Node):
 
     def __post_init__(self) -> None:
         self.trace(None)  # an operator that does not fit its columns says so now
+        for node in self.extras:
+            if node.lineage != self.input.lineage[: len(node.lineage)]:
+                raise ConfigError(
+                    f"`{node}`, which `{type(self.op).__name__}` reads, and `{self.input}` may have different rows",
+                    hint="put the operator that changes rows before the branches part",
+                )
+        self.beside(None, self.op.also)
+        self.beside(None, self.learns)
 
     def trace(self, raw: Raw | None) -> dict[str, Origin] | None:
         found = self.input.trace(raw)
         if found is None:
             return None
-        names = tuple(found)
-        untouched = self.op.untouched(names)
-        return {name: found[name] if name in untouched else (self, name) for name in self.op.sources(names)}
+        groups = self.input.groups(raw)
+        made = made_by(self.op, groups)
+        return {name: (self, name) if name in made else found[name] for name in sources_of(self.op, groups)}
 
     def groups(self, raw: Raw | None) -> tuple[tuple[str, ...], ...]:
         return _regroup(self.input.groups(raw), self.trace(raw) or {})
 
     @property
     def lineage(self) -> tuple[Node, ...]:
-        return (*self.input.lineage, self) if self.op.rows == "fewer" else self.input.lineage
+        return self.input.lineage if self.op.rows == "same" else (*self.input.lineage, self)
+
+    @property
+    def learns(self) -> tuple[Any, ...]:
+        """What only the fit reads."""
+        return getattr(self.op, "learns", ())
+
+    @property
+    def extras(self) -> tuple[Node, ...]:
+        """The nodes that the operator reads beside its input."""
+        return tuple(value for value in (*self.op.also, *self.learns) if isinstance(value, Node))
+
+    def beside(self, raw: Raw | None, values: Iterable[Any]) -> dict[str, Origin]:
+        """The columns that the operator reads beside its input: of these names and nodes, as far as they are known.
+
+        A name is that of a selected column, or else of a column of the data.
+        """
+        selected = self.input.trace(raw)
+        found: dict[str, Origin] = {}
+        for value in values:
+            if isinstance(value, Node):
+                found |= value.trace(raw) or {}
+            elif selected is not None and value in selected:
+                found[value] = selected[value]
+            else:
+                self._check_raw(value, raw)
+                found[value] = (None, value)
+        for name, origin in found.items():
+            if selected is not None and selected.get(name, origin) != origin:
+                raise ConfigError(
+                    f"`{type(self.op).__name__}` gets two columns `{name}`: one selected, one it reads beside it",
+                    hint="`>> Rename(...)` one of them",
+                )
+        return found
+
+    def _check_raw(self, name: str, raw: Raw | None) -> None:
+        where = f"the data (which `{type(self.op).__name__}` reads)"
+        if raw is not None and name not in raw:
+            raise ColumnNotFoundError.of(name, raw, where=where)
+        changed = [type(n.op).__name__ for n in self.input.lineage if isinstance(n, Applied) and n.op.rows == "other"]
+        if changed:
+            raise ConfigError(
+                f"`{type(self.op).__name__}` reads `{name}` of the data, but after {changed[-1]} the rows are others",
+                hint=f"select `{name}` too, so that it passes through",
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +254,7 @@ class Joined(Node):
             if node.lineage != first.lineage:
                 raise ConfigError(
                     f"`{first}` and `{node}` may have different rows and cannot stand side by side",
-                    hint="put the operator that drops rows before the branches part",
+                    hint="put the operator that changes rows before the branches part",
                 )
         return first.lineage
 
@@ -257,6 +309,39 @@ def as_node(value: Any) -> Node:
     if not any(isinstance(x, Node) for x in value):
         return ColumnSelector(value)
     return Joined.of(*(x if isinstance(x, Node) else ColumnSelector([x]) for x in value))
+
+
+def names_of(value: Any) -> tuple[str, ...]:
+    """The column names of a name, a node, or a list of them."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Node):
+        return tuple(name for one in value for name in names_of(one))
+    if value.columns is None:
+        raise ConfigError(f"the columns of `{value}` are not known without data", hint="name them")
+    return value.columns
+
+
+def sources_of(op: Op, groups: Iterable[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The outputs of an operator on columns in groups, each with the inputs it is made from."""
+    if not op.grouped:
+        return op.sources(tuple(name for group in groups for name in group))
+    found: dict[str, tuple[str, ...]] = {}
+    for group in groups:
+        for name, made_from in op.sources(group).items():
+            if found.setdefault(name, made_from) != made_from:
+                raise ConfigError(
+                    f"{type(op).__name__} makes two columns `{name}`, of {list(found[name])} and of {list(made_from)}",
+                    hint="`>> Rename(...)` a column before, or choose another separator of names",
+                )
+    return found
+
+
+def made_by(op: Op, groups: Sequence[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The same without the inputs that come out as they are."""
+    parts = groups if op.grouped else [tuple(name for group in groups for name in group)]
+    untouched = {name for part in parts for name in op.untouched(part)}
+    return {name: made_from for name, made_from in sources_of(op, groups).items() if name not in untouched}
 
 
 def _names(value: Any) -> tuple[Any, ...]:

@@ -14,9 +14,9 @@ from falconet.compute.engine import collect
 from falconet.compute.executor import ROW, Executor, Part, reach, reading
 from falconet.compute.local import LocalExecutor
 from falconet.errors import ColumnNotFoundError, ConfigError
-from falconet.etl import keyed
 from falconet.etl.dataset import Dataset
 from falconet.etl.ops.split import Kind, Split
+from falconet.etl.stages import bring_together, stage_folder
 from falconet.io.artifact import write_artifact
 
 NUMBER = "row"
@@ -56,8 +56,7 @@ def write_split(
         )
     names = tuple(dict.fromkeys((*op.key, *op.order))) or tuple(dataset.schema)[:1]
     with write_artifact(out, "split", overwrite=overwrite, extra={"seed": seed}) as draft:
-        made = keyed.make(op, names, dataset.parts(), _Select(names), executor)
-        where = made["split"].cast(pl.Enum(NAMES))
+        where = _places(op, names, dataset, executor)
         kept = [name for name in NAMES if name != "valid" or valid_ratio > 0]
         for name in (*kept, ASIDE):
             (draft.path / name).mkdir()
@@ -66,6 +65,27 @@ def write_split(
         for name in kept:
             _at_least_one(draft.path / name, dataset)
     return Path(out)
+
+
+def _places(op: Split, names: tuple[str, ...], dataset: Dataset, executor: Executor) -> pl.Series:
+    """Which of `NAMES` each row goes to, in file order."""
+    with stage_folder() as folder:
+        found = bring_together(
+            dataset.parts(), executor, before=_Select(names), keys=op.key, finish=_Place(op, names), folder=folder
+        )
+        where = pl.concat([part.scan().select("split") for part in found])
+        return where.select(pl.col("split").cast(pl.Enum(NAMES))).collect().to_series()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """All rows of some users to their places, in file order."""
+
+    op: Split
+    names: tuple[str, ...]
+
+    def __call__(self, frame: pl.LazyFrame) -> pl.LazyFrame:
+        return self.op.apply(frame.sort(*self.op.order, ROW), self.names).select("split", ROW).sort(ROW)
 
 
 @dataclass(frozen=True)

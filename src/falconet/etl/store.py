@@ -10,6 +10,7 @@ import dataclasses
 import datetime as dt
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,28 @@ import polars as pl
 
 from falconet.errors import ArtifactError, ConfigError, FalconetError
 from falconet.etl import expressions
-from falconet.etl.fit import Inputs, States, bind, empty, ops_of, rehearse
+from falconet.etl.fit import Inputs, States, bind, rehearse
 from falconet.etl.op import OPS, Group, Op
-from falconet.etl.plan import Plan, Step, numbered, run
+from falconet.etl.plan import Plan, Step
 from falconet.etl.probes import ANSWER, answers, probe_frames
+from falconet.etl.selector import Node, names_of
 from falconet.io.artifact import read_artifact
 from falconet.schema import Column
 
-FORMAT = 1
+FORMAT = 2
 GRAPH = "graph.json"
 _TIME, _DATE, _EXPR, _TABLE = "$time", "$date", "$expression", "$table"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a fitted workflow is on disk."""
+
+    plan: Plan
+    inputs: Inputs
+    states: States
+    rows: int
+    fitted_on: str | None
 
 
 def check(op: Op) -> None:
@@ -37,13 +50,17 @@ def check(op: Op) -> None:
     _encode_op(op, {}, "")
 
 
-def save(folder: Path, plan: Plan, inputs: Inputs, states: States, fitted_on: str | None) -> None:
+def save(folder: Path, saved: Saved) -> None:
     """Write graph.json and what it names into a folder."""
+    plan, inputs, states = saved.plan, saved.inputs, saved.states
     tables: dict[str, pl.DataFrame] = {}
     steps = []
     for step in plan.steps:
         entry: dict[str, Any] = {"id": step.id, **_encode_op(step.op, tables, str(step.id))}
         entry["inputs"] = [list(ref) for ref in step.inputs]
+        entry["groups"] = [list(group) for group in step.groups]
+        entry["also"] = [list(ref) for ref in step.also]
+        entry["learns"] = [list(ref) for ref in step.learns]
         entry["states"] = []
         for group in step.states:
             name = _file(f"{step.id}-{'_'.join(group)}", tables)
@@ -58,7 +75,8 @@ def save(folder: Path, plan: Plan, inputs: Inputs, states: States, fitted_on: st
     graph = {
         "format": FORMAT,
         "polars": pl.__version__,
-        "fitted_on": fitted_on,
+        "fitted_on": saved.fitted_on,
+        "rows": saved.rows,
         "inputs": [column.to_dict() for column in inputs.values()],
         "steps": steps,
         "outputs": [[name, list(ref)] for name, ref in plan.outputs],
@@ -69,8 +87,8 @@ def save(folder: Path, plan: Plan, inputs: Inputs, states: States, fitted_on: st
     (folder / GRAPH).write_text(json.dumps(graph, indent=1))
 
 
-def load(path: Path) -> tuple[Plan, dict[str, Column], dict[tuple[int, Group], pl.DataFrame], str | None]:
-    """The plan, the input columns, the states and the fingerprint of the data of the fit."""
+def load(path: Path) -> Saved:
+    """What `save` wrote. Raises ArtifactError for what is missing, damaged, of another format, or unsafe."""
     manifest = read_artifact(path, "workflow")
     if GRAPH not in manifest.files:
         raise ArtifactError(f"`{path / GRAPH}` is missing")
@@ -82,14 +100,15 @@ def load(path: Path) -> tuple[Plan, dict[str, Column], dict[tuple[int, Group], p
         states: dict[tuple[int, Group], pl.DataFrame] = {}
         steps = []
         for entry in graph["steps"]:
-            groups = tuple(tuple(state["columns"]) for state in entry["states"])
-            inputs = tuple((int(id), str(name)) for id, name in entry["inputs"])
-            steps.append(Step(int(entry["id"]), reader.op(entry), inputs, groups))
-            for group, state in zip(groups, entry["states"], strict=True):
-                states[(steps[-1].id, group)] = reader.table(state["file"])
+            step = _step(entry, reader.op(entry))
+            for group, state in zip(step.states, entry["states"], strict=True):
+                states[(step.id, group)] = reader.table(state["file"])
+            steps.append(step)
         plan = Plan(tuple(steps), tuple((str(name), (int(id), str(inner))) for name, (id, inner) in graph["outputs"]))
         columns = {entry["name"]: Column.from_dict(entry) for entry in graph["inputs"]}
-        rehearse(plan, bind(plan, states), columns)
+        saved = Saved(plan, columns, states, int(graph["rows"]), graph["fitted_on"])
+        applied = plan.only(name for name, _ in plan.outputs)
+        rehearse(applied, bind(applied, states), columns)
         for entry in graph["steps"]:
             reader.verify(entry)
     except ArtifactError:
@@ -110,7 +129,18 @@ def load(path: Path) -> tuple[Plan, dict[str, Column], dict[tuple[int, Group], p
             f"`{path / GRAPH}` is damaged: {type(error).__name__}: {str(error).partition(chr(10))[0]}",
             hint="write the workflow again",
         ) from error
-    return plan, columns, states, graph["fitted_on"]
+    return saved
+
+
+def _step(entry: Mapping[str, Any], op: Op) -> Step:
+    inputs, also, learns = (
+        tuple((int(id), str(name)) for id, name in entry[key]) for key in ("inputs", "also", "learns")
+    )
+    groups = tuple(tuple(str(name) for name in group) for group in entry["groups"])
+    if [name for group in groups for name in group] != [name for _, name in inputs]:
+        raise ValueError(f"the groups {groups} are not the inputs {inputs}")
+    states = tuple(tuple(str(name) for name in state["columns"]) for state in entry["states"])
+    return Step(int(entry["id"]), op, inputs, groups, also, learns, states)
 
 
 class _Reader:
@@ -181,10 +211,9 @@ def _probes(plan: Plan, step: Step, inputs: Inputs, states: States) -> list[pl.D
     exprs = [value for value in _fields(step.op).values() if isinstance(value, pl.Expr)]
     if not exprs:
         return []
-    before = plan.part_of(step.inputs)
-    bound = bind(before, states)
-    described = run(before, bound, numbered(empty(inputs), ops_of(bound)), inputs).columns
-    return [answers(frame, exprs) for frame in probe_frames(exprs, {ref[1]: described[ref] for ref in step.inputs})]
+    before = plan.part_of(step.reads)
+    described = rehearse(before, bind(before, states), inputs).columns
+    return [answers(frame, exprs) for frame in probe_frames(exprs, {ref[1]: described[ref] for ref in step.reads})]
 
 
 def _encode_op(op: Op, tables: dict[str, pl.DataFrame], prefix: str) -> dict[str, Any]:
@@ -217,6 +246,8 @@ def _encode(value: Any, tables: dict[str, pl.DataFrame], prefix: str) -> Any:
         return {_TIME: value.isoformat()}
     if isinstance(value, dt.date):
         return {_DATE: value.isoformat()}
+    if isinstance(value, Node):
+        return list(names_of(value))  # a loaded workflow has its graph, and needs the names alone
     if isinstance(value, pl.Expr):
         return {_EXPR: expressions.to_tree(value)}
     if isinstance(value, pl.DataFrame):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,16 +11,18 @@ from typing import Any, overload
 
 import polars as pl
 
-from falconet.compute.executor import ROW, Executor, Part, reading
+from falconet.compute.exchange import Source
+from falconet.compute.executor import ROW, Executor, reading
 from falconet.compute.local import LocalExecutor
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
 from falconet.etl import store
 from falconet.etl.dataset import Dataset
-from falconet.etl.fit import Inputs, States, bind, dry_fit, fit, gather, ops_of, rehearse
+from falconet.etl.fit import Inputs, States, bind, dry_fit, fit, fit_columns, ops_of, rehearse
 from falconet.etl.graph import as_node, compile_graph, operators_of
 from falconet.etl.online import Online
 from falconet.etl.op import KeyedOp, StatOp
-from falconet.etl.plan import Bound, Plan, asks_row, numbered, outputs_of, run
+from falconet.etl.plan import Bound, Given, Plan, asks_row, needed_by, numbered, outputs_of, run, where
+from falconet.etl.stages import Stage, pass_by, stage_folder
 from falconet.etl.table import as_frame, plain
 from falconet.etl.types import column_of
 from falconet.etl.writer import ROW_GROUP, Shuffle, write
@@ -54,10 +57,15 @@ class Workflow:
         """
         plan, inputs = self._plan(dataset)
         dry_fit(plan, inputs)
-        if dataset.rows == 0 and any(isinstance(step.op, StatOp) for step in plan.steps):
-            raise DataError("cannot fit on no rows", hint="the data set has no row to learn from")
-        states = fit(plan, dataset.parts(), inputs, executor or LocalExecutor())
-        return FittedWorkflow(plan=plan, inputs=inputs, states=states, fitted_on=dataset.fingerprint, executor=executor)
+        _check_rows(plan, dataset)
+        return FittedWorkflow(
+            plan=plan,
+            inputs=inputs,
+            states=fit(plan, dataset.parts(), inputs, executor or LocalExecutor()),
+            rows=dataset.rows,
+            fitted_on=dataset.fingerprint,
+            executor=executor,
+        )
 
     def fit_transform(self, dataset: Dataset, executor: Executor | None = None) -> Transformed:
         """`fit`, then `transform` of the same data."""
@@ -75,7 +83,7 @@ class Workflow:
             raise ConfigError(f"fit needs a Dataset, not a {type(dataset).__name__}", hint="fit(Dataset(...))")
         raw = describe_data(dataset)
         plan = compile_graph(self._output, raw)
-        return plan, {name: raw[name] for name in plan.input_columns}
+        return plan, {name: raw[name] for name in fit_columns(plan)}
 
     @staticmethod
     def load(path: str | Path) -> FittedWorkflow:
@@ -90,13 +98,15 @@ class FittedWorkflow:
     plan: Plan
     inputs: Inputs
     states: States
+    rows: int = 0
+    """The rows it has seen."""
     fitted_on: str | None = None
     executor: Executor | None = None
 
     @property
     def input_columns(self) -> tuple[str, ...]:
         """The columns that a transform needs."""
-        return self.plan.input_columns
+        return self._applied.input_columns
 
     @cached_property
     def schema(self) -> Schema:
@@ -120,14 +130,31 @@ class FittedWorkflow:
             names = [type(s.op).__name__ for s in self.plan.steps if isinstance(s.op, StatOp) and s.op.is_out_of_fold]
             if own and names:
                 note(f"transform: this is the data of the fit, so {', '.join(names)} leaves out each row's own fold")
-            bound = bind(self.plan, self.states, fitted_data=True) if own and names else self._bound
+            bound = bind(self._applied, self.states, fitted_data=True) if own and names else self._bound
             return Transformed(self, data, bound, self._given(describe_data(data)))
         frame = data if isinstance(data, pl.LazyFrame) else as_frame(data).lazy()
         given = self._given(described(frame.collect_schema(), self.input_columns))
         frame = numbered(plain(frame.drop(ROW, strict=False)), ops_of(self._bound))
         with reading("the frame"):
-            made = run(self.plan, self._bound, frame, given).select(self.plan.outputs)
+            made = run(self._applied, self._bound, frame, Given.of(given)).select(self.plan.outputs)
             return made.drop(ROW, strict=False).collect()
+
+    def partial_fit(self, dataset: Dataset, executor: Executor | None = None) -> FittedWorkflow:
+        """What it knows and what more data says, as a new object; codes that were given stay what they are.
+
+        The rows count on from those it has seen, as if both data sets were one. Raises as `fit` does, and ConfigError
+        for a pruned workflow whose statistics read columns that pruning left out.
+        """
+        executor = executor or self.executor
+        for step in self.plan.steps:
+            if isinstance(step.op, StatOp) and step.op.learns and not step.learns:
+                raise ConfigError(f"{where(step)} was pruned and cannot learn", hint="partial_fit the whole workflow")
+        found = describe_data(dataset)
+        inputs = self._like(found, self.inputs, where="the data to learn from")
+        _check_rows(self.plan, dataset)
+        parts = [replace(part, first_row=part.first_row + self.rows) for part in dataset.parts()]
+        states = fit(self.plan, parts, inputs, executor or LocalExecutor(), self.states)
+        return replace(self, states=states, rows=self.rows + dataset.rows, fitted_on=None, executor=executor)
 
     def prune(
         self, outputs: Iterable[str] | None = None, *, tags: Iterable[str] | None = None, without: Iterable[str] = ()
@@ -175,36 +202,45 @@ class FittedWorkflow:
 
     def online(self) -> Online:
         """The workflow for a few rows at a time, in plain Python."""
-        return Online(self.plan, self._bound, self.inputs)
+        return Online(self._applied, self._bound, self.inputs)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write a folder that can be moved and is read without running code: graph.json and Parquet."""
         with write_artifact(path, KIND, overwrite=overwrite) as draft:
-            store.save(draft.path, self.plan, self.inputs, self.states, self.fitted_on)
+            store.save(draft.path, store.Saved(self.plan, self.inputs, self.states, self.rows, self.fitted_on))
         return Path(path)
 
     @classmethod
     def load(cls, path: str | Path) -> FittedWorkflow:
         """Read a saved workflow. Raises ArtifactError for what is missing, damaged, of another format, or unsafe."""
-        plan, inputs, states, fitted_on = store.load(Path(path))
-        return cls(plan=plan, inputs=inputs, states=states, fitted_on=fitted_on)
+        saved = store.load(Path(path))
+        return cls(
+            plan=saved.plan, inputs=saved.inputs, states=saved.states, rows=saved.rows, fitted_on=saved.fitted_on
+        )
+
+    @cached_property
+    def _applied(self) -> Plan:
+        """The steps of a transform: all but those that only a fit needs."""
+        return self.plan.only(name for name, _ in self.plan.outputs)
 
     @cached_property
     def _bound(self) -> dict[int, Bound]:
-        return bind(self.plan, self.states)
+        return bind(self._applied, self.states)
 
     def _given(self, found: Mapping[str, Column]) -> dict[str, Column]:
         """The data's columns that are needed, as the fit described them but with the types they have here."""
-        for name in self.input_columns:
+        return self._like(found, self.input_columns, where="the data to transform")
+
+    def _like(self, found: Mapping[str, Column], names: Iterable[str], where: str) -> dict[str, Column]:
+        given = {}
+        for name in names:
             if name not in found:
-                raise ColumnNotFoundError.of(name, found, where="the data to transform")
-        return {
-            name: replace(self.inputs[name], dtype=found[name].dtype, list=found[name].list)
-            for name in self.input_columns
-        }
+                raise ColumnNotFoundError.of(name, found, where=where)
+            given[name] = replace(self.inputs[name], dtype=found[name].dtype, list=found[name].list)
+        return given
 
     def _schema_for(self, given: Inputs) -> Schema:
-        state = rehearse(self.plan, self._bound, given)
+        state = rehearse(self._applied, self._bound, given)
         return Schema(tuple(outputs_of(self.plan, state).values()))
 
     def __repr__(self) -> str:
@@ -221,8 +257,8 @@ class Transformed:
     def collect(self, executor: Executor | None = None) -> pl.DataFrame:
         """All rows in memory, in order."""
         executor = executor or self._fitted.executor or LocalExecutor()
-        frames = executor.map(_Collect(self._of_part(executor)), self._dataset.parts())
-        return pl.concat(frames)
+        with self._last_stage(executor) as (parts, transform):
+            return pl.concat(executor.map(_Collect(transform), parts))
 
     def to_parquet(
         self,
@@ -243,29 +279,34 @@ class Transformed:
         The settings are those of `etl.writer.write`; without an `executor` the one of the fit does the work.
         """
         executor = executor or self._fitted.executor or LocalExecutor()
-        return write(
-            self._dataset.parts(),
-            self._of_part(executor),
-            out,
-            schema=self.schema,
-            shuffle=shuffle,
-            seed=seed,
-            output_files=output_files,
-            out_files_per_proc=out_files_per_proc,
-            row_group_size=row_group_size,
-            executor=executor,
-            overwrite=overwrite,
-            parents=parents,
-            extra=extra,
-        )
+        with self._last_stage(executor) as (parts, transform):
+            return write(
+                parts,
+                transform,
+                out,
+                schema=self.schema,
+                shuffle=shuffle,
+                seed=seed,
+                output_files=output_files,
+                out_files_per_proc=out_files_per_proc,
+                row_group_size=row_group_size,
+                executor=executor,
+                overwrite=overwrite,
+                parents=parents,
+                extra=extra,
+            )
 
-    def _of_part(self, executor: Executor) -> TransformPart:
-        """The function of one part. Keyed operators need all parts, so they run before it."""
-        plan, bound, parts = self._fitted.plan, dict(self._bound), self._dataset.parts()
-        for step in plan.steps:
-            if isinstance(step.op, KeyedOp):
-                bound[step.id] = gather(plan, step, bound, parts, self._given, executor)
-        return TransformPart(plan, bound, self._given)
+    @contextmanager
+    def _last_stage(self, executor: Executor) -> Iterator[tuple[tuple[Source, ...], TransformPart]]:
+        """The rows after the last keyed operator, and the function of one part from there to the outputs."""
+        plan = self._fitted._applied
+        stage = Stage(tuple(self._dataset.parts()), Given.of(self._given))
+        with stage_folder() as folder:
+            for i, step in enumerate(plan.steps):
+                if isinstance(step.op, KeyedOp):
+                    needed = needed_by(plan.steps[i + 1 :], plan.outputs)
+                    stage = pass_by(plan, step, needed, self._bound, stage, executor, folder)
+            yield stage.parts, TransformPart(stage.rest(plan), self._bound, stage.given)
 
     def __repr__(self) -> str:
         return f"Transformed({self._dataset.rows:,} rows, columns {', '.join(self.schema.names)})"
@@ -277,10 +318,15 @@ class TransformPart:
 
     plan: Plan
     bound: Mapping[int, Bound]
-    given: Inputs
+    given: Given
 
     def __call__(self, frame: pl.LazyFrame) -> pl.LazyFrame:
         return run(self.plan, self.bound, plain(frame), self.given).select(self.plan.outputs)
+
+    @property
+    def asks_row(self) -> bool:
+        """Whether its operators need row numbers."""
+        return asks_row(op for step in self.plan.steps for _, op in self.bound[step.id])
 
 
 @dataclass(frozen=True)
@@ -289,10 +335,15 @@ class _Collect:
 
     transform: TransformPart
 
-    def __call__(self, part: Part) -> pl.DataFrame:
-        asked = asks_row(ops_of(self.transform.bound))
+    def __call__(self, part: Source) -> pl.DataFrame:
         with reading(f"`{part.path}`"):
-            return self.transform(part.scan(row_numbers=asked)).drop(ROW, strict=False).collect()
+            frame = self.transform(part.scan(row_numbers=self.transform.asks_row))
+            return frame.drop(ROW, strict=False).collect()
+
+
+def _check_rows(plan: Plan, dataset: Dataset) -> None:
+    if dataset.rows == 0 and any(isinstance(step.op, StatOp) for step in plan.steps):
+        raise DataError("cannot fit on no rows", hint="the data set has no row to learn from")
 
 
 def describe_data(dataset: Dataset) -> dict[str, Column]:

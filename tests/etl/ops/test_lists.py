@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_rows import same_on_rows
 
 import falconet as fl
 from falconet import ops
 from falconet.errors import ConfigError, DataError, SchemaError
 from falconet.testing.contracts import OpContract, StatOpContract, write_parts
+from plain_rows import same_on_rows
 
 LISTS = pl.DataFrame(
     {

@@ -11,7 +11,7 @@ from falconet.compute.exchange import Source
 from falconet.compute.executor import ROW, Executor, reading
 from falconet.errors import SchemaError
 from falconet.etl.op import Group, KeyedOp, Op, StatOp
-from falconet.etl.plan import Bound, Described, Given, Plan, Step, asks_row, needed_by, numbered, run, where
+from falconet.etl.plan import Bound, Described, Given, Plan, Ref, Step, asks_row, needed_by, numbered, run, where
 from falconet.etl.stages import Stage, pass_by, stage_folder
 from falconet.etl.table import plain
 from falconet.progress import progress
@@ -46,57 +46,70 @@ def fit_columns(plan: Plan) -> tuple[str, ...]:
     return tuple(name for id, name in needed_by(plan.steps, plan.outputs, fitting=True) if id == 0)
 
 
-def fit(
-    plan: Plan, parts: Sequence[Source], inputs: Inputs, executor: Executor, known: States | None = None
-) -> dict[tuple[int, Group], pl.DataFrame]:
-    """The state of every statistic of the plan; grown from the `known` ones, if there are any.
+@dataclass(frozen=True)
+class Regroup:
+    """A keyed step, before which the data is brought together by key, and what is needed after it."""
 
-    Steps are taken in their order. Statistics that need none of each other are made in one pass; where a keyed operator
-    stands before others, the data goes through it first.
-    """
-    states: dict[tuple[int, Group], pl.DataFrame] = {}
-    bound = {step.id: bind_step(step, states) for step in plan.steps if not isinstance(step.op, StatOp)}
-    stage = Stage(tuple(parts), Given.of(inputs))
-    left = _learning(plan)
-    with stage_folder() as folder:
-        while left:
-            ready = _ready(plan, left, bound, stage)
-            if not ready:
-                step, *left = left
-                if isinstance(step.op, KeyedOp) and left:
-                    stage = pass_by(plan, step, needed_by(left, fitting=True), bound, stage, executor, folder)
-                continue
-            one = Pass(plan, ready, dict(bound), stage.given)
-            with progress("fitting", total=stage.rows) as task:
-                found = executor.map_reduce(one, stage.parts, one.merge)
-                task.advance(stage.rows)
-            for step, key, state in zip(one.owners, one.keys, found, strict=True):
-                assert isinstance(step.op, StatOp)
-                states[key] = state if known is None else step.op.grow(known[key], state)
-            for step in ready:
-                bound[step.id] = bind_step(step, states)
-            left = [step for step in left if step not in ready]
-    return states
+    step: Step
+    needed: tuple[Ref, ...]
 
 
-def _learning(plan: Plan) -> list[Step]:
-    """The statistics of a plan, and the steps before them."""
+def schedule(plan: Plan) -> list[tuple[Step, ...] | Regroup]:
+    """What a fit does: passes over the data with the statistics that each can make, and the regroupings between them."""
     learned = [step for step in plan.steps if isinstance(step.op, StatOp)]
-    needed = {step.id for step in plan.part_of(needed_by(learned, fitting=True)).steps} | {step.id for step in learned}
-    return [step for step in plan.steps if step.id in needed]
+    needed = {step.id for step in (*plan.part_of(needed_by(learned, fitting=True)).steps, *learned)}
+    left = [step for step in plan.steps if step.id in needed]
+    known = {step.id for step in left if not isinstance(step.op, StatOp)}
+    have: tuple[Ref, ...] = ()
+    moves: list[tuple[Step, ...] | Regroup] = []
+    while left:
+        if ready := _ready(plan, left, known, have):
+            moves.append(ready)
+            known.update(step.id for step in ready)
+            left = [step for step in left if step not in ready]
+            continue
+        step, *left = left
+        if isinstance(step.op, KeyedOp) and left:
+            have = tuple(needed_by(left, fitting=True))
+            moves.append(Regroup(step, have))
+    return moves
 
 
-def _ready(plan: Plan, left: Sequence[Step], bound: Mapping[int, Bound], stage: Stage) -> tuple[Step, ...]:
+def _ready(plan: Plan, left: Sequence[Step], known: set[int], have: Sequence[Ref]) -> tuple[Step, ...]:
     """The statistics before the next keyed step whose inputs can be made now."""
     ready = []
     for step in left:
         if isinstance(step.op, KeyedOp):
             break
         if isinstance(step.op, StatOp):
-            before = stage.plan(plan, (*step.reads, *step.learns)).steps
-            if all(other.id in bound for other in before):
+            before = plan.part_of((*step.reads, *step.learns), have).steps
+            if all(other.id in known for other in before):
                 ready.append(step)
     return tuple(ready)
+
+
+def fit(
+    plan: Plan, parts: Sequence[Source], inputs: Inputs, executor: Executor, known: States | None = None
+) -> dict[tuple[int, Group], pl.DataFrame]:
+    """The state of every statistic of the plan; grown from the `known` ones, if there are any."""
+    states: dict[tuple[int, Group], pl.DataFrame] = {}
+    bound = {step.id: bind_step(step, states) for step in plan.steps if not isinstance(step.op, StatOp)}
+    stage = Stage(tuple(parts), Given.of(inputs))
+    with stage_folder() as folder:
+        for move in schedule(plan):
+            if isinstance(move, Regroup):
+                stage = pass_by(plan, move.step, move.needed, bound, stage, executor, folder)
+                continue
+            one = Pass(plan, move, dict(bound), stage.given)
+            with progress("fitting", total=stage.rows) as task:
+                found = executor.map_reduce(one, stage.parts, one.merge)
+                task.advance(stage.rows)
+            for step, key, state in zip(one.owners, one.keys, found, strict=True):
+                assert isinstance(step.op, StatOp)
+                states[key] = state if known is None else step.op.grow(known[key], state)
+            for step in move:
+                bound[step.id] = bind_step(step, states)
+    return states
 
 
 def dry_fit(plan: Plan, inputs: Inputs) -> dict[tuple[int, Group], pl.DataFrame]:

@@ -55,7 +55,7 @@ class Regroup:
 
 
 def schedule(plan: Plan) -> list[tuple[Step, ...] | Regroup]:
-    """What a fit does: passes over the data with the statistics that each can make, and the regroupings between them."""
+    """What a fit does: passes over the data with the statistics each can make, and the regroupings between them."""
     learned = [step for step in plan.steps if isinstance(step.op, StatOp)]
     needed = {step.id for step in (*plan.part_of(needed_by(learned, fitting=True)).steps, *learned)}
     left = [step for step in plan.steps if step.id in needed]

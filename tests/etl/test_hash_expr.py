@@ -1,13 +1,16 @@
-"""The hash as an expression is the stable hash, for every width of integers."""
+"""The hash as an expression is the stable hash, for every type and every width of integers."""
 
 from __future__ import annotations
+
+import datetime as dt
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from falconet.etl.hash_expr import hash_expr
+from falconet.errors import SchemaError
+from falconet.etl.hash_expr import hash_columns, hash_expr
 from falconet.hashing import stable_hash
 
 
@@ -36,3 +39,60 @@ def test_neighbours_are_spread_evenly() -> None:
     buckets = pl.DataFrame({"x": range(64_000)}).select(b=hash_expr(pl.col("x")) % 64).group_by("b").len()["len"]
     assert len(buckets) == 64
     assert 880 < buckets.min() < buckets.max() < 1120
+
+
+MIXED = pl.DataFrame(
+    {
+        "text": ["a", "é", None, "", "xyz" * 50],
+        "float": [0.5, None, float("nan"), -2.0, 1e300],
+        "narrow": pl.Series([0.1, -0.0, float("inf"), 2.0**63, 2.0**62], dtype=pl.Float32),
+        "flag": [True, False, None, True, True],
+        "number": [1, -1, None, 2**62, 0],
+        "date": [dt.date(1960, 1, 2), None, dt.date(2020, 1, 1), dt.date(1, 1, 1), dt.date(9999, 1, 1)],
+        "time": [dt.datetime(1960, 1, 2, 3, 4, 5, 6), None, *[dt.datetime(2020, 1, 1)] * 3],
+        "zoned": [
+            dt.datetime(1960, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC),
+            None,
+            *[dt.datetime(2020, 1, 1, tzinfo=dt.UTC)] * 3,
+        ],
+    }
+)
+
+
+@pytest.mark.parametrize("name", MIXED.columns)
+def test_values_of_every_type_hash_as_in_plain_python(name: str) -> None:
+    got = MIXED.lazy().select(hash_expr(pl.col(name), 7, MIXED.schema[name])).collect()[name]
+    assert got.to_list() == [stable_hash(x, 7) for x in MIXED[name].to_list()]
+    assert MIXED.head(0).select(hash_expr(pl.col(name), 7, MIXED.schema[name]))[name].dtype == pl.UInt64
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_an_instant_has_one_hash_in_every_unit_and_zone(unit: pl.datatypes.TimeUnit) -> None:
+    times = MIXED.select(pl.col("time").dt.replace_time_zone("UTC").dt.convert_time_zone("Asia/Tokyo"))
+    cast = times.cast(pl.Datetime(unit, "Asia/Tokyo"))[2:]
+    got = cast.select(hash_expr(pl.col("time"), 0, cast.schema["time"]))["time"]
+    assert got.unique().to_list() == [stable_hash(dt.datetime(2020, 1, 1))]
+
+
+def test_several_columns_hash_as_a_tuple_does() -> None:
+    names = ["text", "float", "number"]
+    got = MIXED.select(hash_columns([hash_expr(pl.col(name), 3, MIXED.schema[name]) for name in names])).to_series()
+    assert got.to_list() == [stable_hash(row, 3) for row in MIXED.select(names).rows()]
+
+
+@given(st.lists(st.text(max_size=6) | st.none(), max_size=20), st.integers(1, 5))
+def test_strings_hash_in_slices_and_inside_lists(values: list[str | None], rows: int) -> None:
+    want = [stable_hash(x) for x in values]
+    frame = pl.DataFrame({"x": pl.Series(values, dtype=pl.String)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("falconet.etl.hash_expr._ROWS", rows)
+        assert frame.select(hash_expr(pl.col("x"), 0, pl.String()))["x"].to_list() == want
+        assert frame[1:].select(hash_expr(pl.col("x"), 0, pl.String()))["x"].to_list() == want[1:]
+    lists = pl.DataFrame({"x": pl.Series([values, None, []], dtype=pl.List(pl.String))})
+    got = lists.select(pl.col("x").list.eval(hash_expr(pl.element(), 0, pl.String())))["x"]
+    assert got.to_list() == [want, None, []]
+
+
+def test_what_has_no_stable_hash_is_refused_by_its_type() -> None:
+    with pytest.raises(SchemaError, match=r"values of type Duration.* have no stable hash"):
+        hash_expr(pl.col("x"), 0, pl.Duration("us"))

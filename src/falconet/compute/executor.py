@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from socket import gethostname
 from typing import Protocol, TypeVar
@@ -27,6 +27,8 @@ class Part:
     """`rows` rows of one Parquet file from row `offset` on; `first_row` is the number of the first in the data set.
 
     Parts travel, rows never do. `casts` widens columns that other files of the data set have in a wider type.
+    `constants` are columns the file lacks and its folders give (name, value, type). A path may be an address in an
+    object store; `storage_options` are what Polars needs to read it, and are not in the repr.
     """
 
     path: str
@@ -35,13 +37,18 @@ class Part:
     first_row: int
     columns: tuple[str, ...] | None = None
     casts: tuple[tuple[str, pl.DataType], ...] = ()
+    constants: tuple[tuple[str, object, pl.DataType], ...] = ()
+    storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def scan(self, *, row_numbers: bool = False) -> pl.LazyFrame:
         """The rows, lazily; with `row_numbers` also their UInt64 numbers in the data set as `__row__`.
 
         A file that stores `__row__` itself (the buckets of an exchange do) keeps its own numbers.
         """
-        frame = pl.scan_parquet(self.path, glob=False)
+        options = dict(self.storage_options) or None
+        frame = pl.scan_parquet(self.path, glob=False, hive_partitioning=False, storage_options=options)
+        if self.constants:
+            frame = frame.with_columns(pl.lit(value, dtype).alias(name) for name, value, dtype in self.constants)
         if self.columns is not None:
             frame = frame.select(self.columns)
         frame = frame.slice(self.offset, self.rows)

@@ -5,38 +5,55 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import polars as pl
+import pyarrow.parquet as pq
 
 from falconet.compute.exchange import BUCKET
 from falconet.compute.executor import ROW, Part
 from falconet.compute.memory import parse_size
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
+from falconet.etl.hive import agrees, hive_types, hive_value
 from falconet.etl.sources import File, open_source
+from falconet.etl.text_files import TextFormat
+from falconet.etl.types import polars_type
 from falconet.etl.widen import widest
 from falconet.io.footer import read_footer
+from falconet.schema import Column
 
 # Bytes of a value in memory, where a dictionary makes the file's own figure too small (of strings it stays so).
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 16}
 
 
 class Dataset:
-    """Rows from a Parquet or CSV file, a folder or glob of them, a list of files, or a Polars, pandas or Arrow table.
+    """Rows from files (Parquet, CSV, JSON lines, Arrow IPC), or from a Polars, pandas or Arrow table.
+
+    `source` is a file, a folder, a glob (`data/**/*.parquet`), a list of files, or a table; paths are of this machine
+    or of an object store (`s3://bucket/folder`, gs://, az://), for which `storage_options` has what the environment
+    has not: `access_key_id`, `secret_access_key`, `session_token`, `region`, `endpoint_url`, `anonymous` (s3),
+    `account_name`, `account_key` (az). A folder stands for the files in it and in its hive folders (`year=2020/`),
+    whose values are columns; other folders in it are not entered.
 
     `part_size` bounds the decoded bytes of the columns of one part ("256MB" or a number of bytes); it changes memory
-    and parallelism, never a result. `columns` keeps the named columns. `dtypes` says what columns are, where a CSV file
-    or two files that differ leave it open. `separator` is for CSV (default: a comma, in `.tsv` files a tab).
+    and parallelism, never a result. `columns` keeps the named columns. `dtypes` says what columns are, as Polars types
+    or by name ("float64"), where text or two files that differ leave it open.
 
-    CSV files and tables are converted once to Parquet in a private folder that goes when the process ends (TMPDIR says
-    where; workers on other machines must see it). The index of a pandas frame is not part of the data.
+    Of text: `separator` of CSV files (default: a comma, in `.tsv` files a tab; several characters, like `::`, then
+    without quotes), `encoding`, `null_values` beside nothing at all, `quote` (None: there are no quotes), and
+    `has_header=False` where the first line is data and `columns` are the names. CSV and JSON lines may be packed (.gz,
+    .zst, .bz2, .lz4). Types are those of all lines of all files (etl/text_files.py, etl/json_lines.py).
 
-    Raises DataError for files that are missing, empty or damaged, SchemaError for columns that are missing or whose
-    types differ between files in more than width, all before any data is read.
+    All but Parquet is converted to it once, in bounded memory, in a private folder that goes when the process ends
+    (TMPDIR says where; workers on other machines must see it). The index of a pandas frame is not part of the data.
+
+    Raises DataError for files that are missing, empty or damaged (of text: with the line), SchemaError for columns that
+    are missing or whose types differ between files in more than width, all before any work is done.
     """
 
     def __init__(
@@ -45,15 +62,47 @@ class Dataset:
         *,
         part_size: str | int = "256MB",
         columns: Sequence[str] | None = None,
-        dtypes: Mapping[str, pl.DataType | type[pl.DataType]] | None = None,
+        dtypes: Mapping[str, pl.DataType | type[pl.DataType] | str] | None = None,
         separator: str | None = None,
+        encoding: str = "utf-8",
+        has_header: bool = True,
+        null_values: str | Sequence[str] = (),
+        quote: str | None = '"',
+        storage_options: Mapping[str, object] | None = None,
     ) -> None:
         self.part_size = parse_size(part_size)
-        given = {name: dtype if isinstance(dtype, pl.DataType) else dtype() for name, dtype in (dtypes or {}).items()}
         if isinstance(columns, str):
             raise ConfigError(f"columns={columns!r} is a string", hint=f'columns=["{columns}"]')
-        self._files = tuple(_open(file) for file in open_source(source, given, separator))
-        self.schema: pl.Schema = _unify(self._files, columns, given)
+        if not has_header and not columns:
+            raise ConfigError("has_header=False and no names", hint="columns=[…] names the columns of the file")
+        self._dtypes = {name: _dtype(name, dtype) for name, dtype in (dtypes or {}).items()}
+        text = TextFormat(
+            separator=separator,
+            encoding=encoding,
+            names=None if has_header else tuple(columns or ()),
+            null_values=(null_values,) if isinstance(null_values, str) else tuple(null_values),
+            quote=quote,
+        )
+        files = open_source(source, self._dtypes, text, storage_options)
+        types = hive_types((file.hive for file in files), self._dtypes)
+        self._files = tuple(_map(lambda file: _open(file, types), files))
+        self.schema: pl.Schema = _unify(self._files, columns, self._dtypes)
+
+    def select(self, columns: Sequence[str]) -> Dataset:
+        """The same rows with these columns alone."""
+        if isinstance(columns, str):
+            raise ConfigError(f"columns={columns!r} is a string", hint=f'columns=["{columns}"]')
+        for name in columns:
+            if name not in self.schema:
+                raise ColumnNotFoundError.of(name, self.schema, where="the data set")
+        chosen = object.__new__(Dataset)
+        chosen.part_size, chosen._dtypes, chosen._files = self.part_size, self._dtypes, self._files
+        chosen.schema = _unify(self._files, columns, self._dtypes)
+        return chosen
+
+    def head(self, n: int = 5) -> pl.DataFrame:
+        """The first rows."""
+        return self.scan().head(n).collect()
 
     @property
     def rows(self) -> int:
@@ -93,7 +142,9 @@ class Dataset:
 
     def _part(self, file: _Opened, offset: int, rows: int, first_row: int) -> Part:
         casts = tuple((name, dtype) for name, dtype in self.schema.items() if file.schema[name] != dtype)
-        return Part(str(file.file.path), offset, rows, first_row, tuple(self.schema), casts)
+        constants = tuple(constant for constant in file.constants if constant[0] in self.schema)
+        options = () if file.file.store is None else file.file.store.polars
+        return Part(file.file.location, offset, rows, first_row, tuple(self.schema), casts, constants, options)
 
     def __repr__(self) -> str:
         files = f"{len(self._files)} file{'s' * (len(self._files) != 1)}"
@@ -105,8 +156,9 @@ class _Opened:
     """A file whose footer has been read."""
 
     file: File
-    schema: pl.Schema
+    schema: pl.Schema  # its own columns, then those that its folders give
     sizes: tuple[tuple[int, Mapping[str, int]], ...]  # rows, and decoded bytes per column, of each row group
+    constants: tuple[tuple[str, object, pl.DataType], ...]  # the columns that its folders give
 
     @property
     def rows(self) -> int:
@@ -117,15 +169,31 @@ class _Opened:
         return [(rows, sum(size for name, size in sizes.items() if name in columns)) for rows, sizes in self.sizes]
 
 
-def _open(file: File) -> _Opened:
-    meta = read_footer(file.path)
-    try:
-        schema = pl.Schema(pl.read_parquet_schema(file.path))
-    except pl.exceptions.PolarsError as error:
-        raise DataError(f"{file.where} cannot be read: {error}") from error
+def _map(fn: Callable[[File], _Opened], files: Sequence[File]) -> Iterable[_Opened]:
+    """Many at once where each waits for a store to answer."""
+    if files[0].store is None:
+        return [fn(file) for file in files]
+    with ThreadPoolExecutor(min(16, len(files))) as pool:
+        return list(pool.map(fn, files))
+
+
+def _open(file: File, types: Mapping[str, pl.DataType]) -> _Opened:
+    meta, schema = _footer(file)
     if not schema:
         raise SchemaError(f"{file.where} has no columns")
-    for name in schema:
+    constants = []
+    for name, text in file.hive:
+        if name not in schema:
+            value = hive_value(text, types[name])
+            if value is None and text is not None:
+                raise DataError(f"{file.where}: the folder `{name}={text}` is no {types[name]} (`dtypes`)")
+            constants.append((name, value, types[name]))
+        elif not agrees(meta, name, text, schema[name]):
+            raise SchemaError(
+                f"{file.where} has a column `{name}` of its own, which may differ from its folder `{name}={text}`",
+                hint="leave it out of the file, or name the files in another folder",
+            )
+    for name in [*schema, *(name for name, _, _ in constants)]:
         if name in (ROW, BUCKET):
             raise SchemaError(f"{file.where} has a column `{name}`, a name falconet needs itself", hint="rename it")
         if name == "*" or (name.startswith("^") and name.endswith("$")):
@@ -140,7 +208,29 @@ def _open(file: File) -> _Opened:
             size = max(chunk.total_uncompressed_size, chunk.num_values * _WIDTHS.get(chunk.physical_type, 0))
             columns[name] = columns.get(name, 0) + size
         sizes.append((group.num_rows, columns))
-    return _Opened(file, schema, tuple(sizes))
+    whole = pl.Schema({**schema, **{name: dtype for name, _, dtype in constants}})
+    return _Opened(file, whole, tuple(sizes), tuple(constants))
+
+
+def _footer(file: File) -> tuple[pq.FileMetaData, pl.Schema]:
+    """What a file says of itself, and the types Polars will read."""
+    try:
+        if file.store is None:
+            return read_footer(file.path, file.where), pl.Schema(pl.read_parquet_schema(file.path))
+        with file.store.errors(file.where):
+            with file.store.filesystem.open_input_file(f"{file.store.bucket}/{file.path}") as opened:
+                meta = read_footer(opened, file.where)
+            options = dict(file.store.polars)
+            frame = pl.scan_parquet(file.location, glob=False, hive_partitioning=False, storage_options=options)
+            return meta, frame.collect_schema()
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"{file.where} cannot be read: {error}") from error
+
+
+def _dtype(name: str, dtype: pl.DataType | type[pl.DataType] | str) -> pl.DataType:
+    if isinstance(dtype, str):
+        return polars_type(Column(name=name, dtype=dtype))
+    return dtype if isinstance(dtype, pl.DataType) else dtype()
 
 
 def _prefixes(path: str) -> Iterator[str]:
@@ -173,12 +263,26 @@ def _unify(files: Sequence[_Opened], columns: Sequence[str] | None, dtypes: Mapp
             here, before = file.schema[name], unified.get(name, file.schema[name])
             wide = dtypes.get(name) or widest(before, here)
             if wide is None:
+                meets = "Float64" if before.is_numeric() and here.is_numeric() else "String"
                 raise SchemaError(
                     f"column `{name}` is {here} in {file.file.where} and {before} in the files before it",
-                    hint=f'convert one of them, or say what it is: dtypes={{"{name}": pl.{before.base_type()}}}',
+                    hint=f'convert one of them, or say what it is: dtypes={{"{name}": "{meets.lower()}"}}',
+                )
+            if wide != here and name in dtypes and not _casts(here, wide):
+                raise SchemaError(
+                    f"column `{name}` is {here} in {file.file.where}: it cannot be read as {wide} (`dtypes`)",
+                    hint="convert it with an operator",
                 )
             unified[name] = wide
     return pl.Schema(unified)
+
+
+def _casts(here: pl.DataType, wanted: pl.DataType) -> bool:
+    try:
+        pl.LazyFrame(schema={"x": here}).select(pl.col("x").cast(wanted)).collect()
+    except pl.exceptions.PolarsError:
+        return False
+    return True
 
 
 def _cut(groups: Sequence[tuple[int, int]], limit: int) -> Iterator[tuple[int, int]]:

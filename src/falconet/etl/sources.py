@@ -1,4 +1,4 @@
-"""What a data set can be made from, as Parquet files: paths are found, CSV files and frames are converted once."""
+"""What a data set can be made from, as Parquet files: text, Arrow files and tables are converted once."""
 
 from __future__ import annotations
 
@@ -8,186 +8,185 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
-from falconet.errors import DataError, SchemaError
+from falconet.errors import ConfigError, DataError, SchemaError
+from falconet.etl.arrow_files import ROW_GROUP, open_arrow, polars_schema, write_rows
+from falconet.etl.json_lines import infer_json, read_json
+from falconet.etl.object_store import ObjectStore
+from falconet.etl.paths import Found, find, find_list
+from falconet.etl.text_files import TextFormat, infer_csv, read_csv
 from falconet.etl.widen import widest
-from falconet.io.footer import data_files
 from falconet.progress import progress
-
-ROW_GROUP = 131_072
-_PARQUET = (".parquet", ".pq", ".parq")
-_CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
 
 @dataclass(frozen=True)
 class File:
-    """A Parquet file, what errors call it, and what identifies its content together with the number of its rows."""
+    """A Parquet file, what errors call it, and what identifies its content together with the number of its rows.
 
-    path: Path
+    `hive` are the values its folders give; `store` is the object store it lies in, where it does.
+    """
+
+    path: str
     where: str
     identity: tuple[str, str]  # name and size; of a frame, its hash
+    hive: tuple[tuple[str, str | None], ...] = ()
+    store: ObjectStore | None = None
+
+    @property
+    def location(self) -> str:
+        return self.path if self.store is None else self.store.url(self.path)
 
 
-def open_source(source: Any, dtypes: Mapping[str, pl.DataType], separator: str | None) -> tuple[File, ...]:
+def open_source(
+    source: Any,
+    dtypes: Mapping[str, pl.DataType],
+    text: TextFormat | None = None,
+    options: Mapping[str, object] | None = None,
+) -> tuple[File, ...]:
     """The Parquet files of a source, in order. Raises DataError for what is not there or cannot be read."""
+    text = text or TextFormat()
     if isinstance(source, (str, os.PathLike)):
-        return _open_files(find_files(os.fspath(source)), dtypes, separator)
+        return _open_files(find(os.fspath(source), options or {}), dtypes, text)
     if isinstance(source, Sequence):
-        for path in source:
-            if not isinstance(path, (str, os.PathLike)):
-                raise DataError(
-                    f"a list of files has a {type(path).__name__} in it", hint="for rows: pl.DataFrame(rows)"
-                )
-        paths = [Path(os.fspath(path)) for path in source]
-        if not paths:
-            raise DataError("a data set of no files", hint="the list is empty")
-        for path in paths:
-            if not path.is_file():
-                raise DataError(f"no file `{path}`", hint="a list names files; give a folder alone")
-        if len(set(paths)) < len(paths):
-            twice = next(path for path in paths if paths.count(path) > 1)
-            raise DataError(f"`{twice}` is in the list twice")
-        return _open_files(paths, dtypes, separator)
-    return (_store(as_polars(source)),)
+        return _open_files(find_list(source, options or {}), dtypes, text)
+    if options:
+        raise ConfigError("storage_options are for object stores", hint="the data is a table in memory")
+    return (_store(source),)
 
 
-def find_files(source: str) -> list[Path]:
-    """The files of a data set that a path stands for: a file, a folder, or a glob."""
-    path = Path(source)
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        found = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
-        csv = [p for p in found if p.name.endswith(_CSV)]
-        if csv and not any(p.name.endswith(_PARQUET) for p in found):
-            return csv
-        return list(data_files(path))
-    if any(sign in source for sign in "*?["):
-        pattern = path.relative_to(path.anchor)
-        files = sorted(p for p in Path(path.anchor).glob(str(pattern)) if p.is_file() and p.name[0] != ".")
-        if not files:
-            raise DataError(f"no file matches `{source}`")
-        return files
-    raise DataError(f"no file or folder `{source}`", hint=f"looked from `{Path.cwd()}`")
-
-
-def _open_files(paths: Sequence[Path], dtypes: Mapping[str, pl.DataType], separator: str | None) -> tuple[File, ...]:
-    kinds = [_kind(path) for path in paths]
+def _open_files(files: Sequence[Found], dtypes: Mapping[str, pl.DataType], text: TextFormat) -> tuple[File, ...]:
+    kinds = [file.kind(text=text.separator is not None) for file in files]
     if len(set(kinds)) > 1:
-        other = paths[kinds.index(next(k for k in kinds if k != kinds[0]))]
-        raise DataError(f"`{paths[0]}` and `{other}` are not files of one kind", hint="all Parquet, or all CSV")
-    if kinds[0] == "csv":
-        return _convert_csv(paths, dtypes, separator)
-    return tuple(File(p, f"`{p}`", (p.name, str(p.stat().st_size))) for p in paths)
+        other = files[kinds.index(next(k for k in kinds if k != kinds[0]))]
+        raise DataError(
+            f"{files[0].where} and {other.where} are not files of one kind", hint=f"{kinds[0]}, or {other.kind()}"
+        )
+    if kinds[0] == "Parquet":
+        return tuple(File(f.path, f.where, f.identity, f.hive, f.store) for f in files)
+    if kinds[0] != "CSV" and text != TextFormat():
+        raise ConfigError(f"{files[0].where} is no CSV file", hint="how text is written is said of CSV files only")
+    folder = private_folder()
+    targets = [folder / f"{i:05d}.parquet" for i in range(len(files))]
+    with progress(f"reading {kinds[0]}", total=sum(file.size for file in files), unit="bytes") as task:
+        if kinds[0] == "Arrow":
+            for file, target in zip(files, targets, strict=True):
+                _convert_arrow(file, target)
+                task.advance(file.size)
+        else:
+            infer = infer_json if kinds[0] == "JSON lines" else partial(infer_csv, text=text, dtypes=dtypes)
+            read = read_json if kinds[0] == "JSON lines" else partial(read_csv, text=text)
+            found = [infer(file) for file in files]
+            schema = _of_all(files, found)
+            for file, names, target in zip(files, found, targets, strict=True):
+                own = schema if kinds[0] == "JSON lines" else {name: schema[name] for name in names}
+                write_rows(read(file, schema=own), own, target)
+                task.advance(file.size)
+    return tuple(File(str(t), f.where, f.identity, f.hive) for f, t in zip(files, targets, strict=True))
 
 
-def _kind(path: Path) -> str:
-    if path.name.endswith(_PARQUET):
-        return "parquet"
-    if path.name.endswith(_CSV):
-        return "csv"
-    with path.open("rb") as file:
-        if file.read(4) == b"PAR1":
-            return "parquet"
-    raise DataError(f"`{path}` is neither Parquet nor CSV", hint=f"known endings: {', '.join(_PARQUET + _CSV)}")
-
-
-def _convert_csv(paths: Sequence[Path], dtypes: Mapping[str, pl.DataType], separator: str | None) -> tuple[File, ...]:
+def _of_all(files: Sequence[Found], found: Sequence[Mapping[str, pl.DataType]]) -> dict[str, pl.DataType]:
+    """The types that text has in all files. Where no line of any has a value, it is text."""
     schema: dict[str, pl.DataType] = {}
-    for path in paths:
-        found = _infer_csv(path, dtypes, separator)
-        schema = schema or dict(found)
-        if missing := schema.keys() ^ found.keys():
-            lacks = path if min(missing) not in found else paths[0]
-            raise SchemaError(f"`{lacks}` has no column `{min(missing)}`, which other files of the data set have")
-        for name, dtype in found.items():
-            wide = widest(schema[name], dtype, inferred=True)
+    for file, names in zip(files, found, strict=True):
+        for name, dtype in names.items():
+            before = schema.get(name, dtype)
+            wide = widest(before, dtype, inferred=True)
             if wide is None:
                 raise SchemaError(
-                    f"column `{name}` is {dtype} in `{path}` and {schema[name]} in the files before it",
+                    f"column `{name}` is {dtype} in {file.where} and {before} in the files before it",
                     hint=f'say what it is: dtypes={{"{name}": pl.String}}',
                 )
             schema[name] = wide
-    folder = private_folder()
-    files = []
-    with progress("reading CSV", total=sum(p.stat().st_size for p in paths), unit="bytes") as task:
-        for i, path in enumerate(paths):
-            target = folder / f"{i:05d}.parquet"
-            try:
-                frame = _scan_csv(path, separator, schema_overrides=schema, infer_schema_length=0)
-                frame.sink_parquet(target, row_group_size=ROW_GROUP, compression="lz4")
-            except pl.exceptions.PolarsError as error:
-                raise DataError(f"`{path}` cannot be read as CSV: {_first_line(error)}") from error
-            size = path.stat().st_size
-            task.advance(size)
-            files.append(File(target, f"`{path}`", (path.name, str(size))))
-    return tuple(files)
+    if not schema:
+        raise DataError(f"{files[0].where} is empty", hint="a data set has columns")
+    return {name: _settled(dtype) for name, dtype in schema.items()}
 
 
-def _infer_csv(path: Path, dtypes: Mapping[str, pl.DataType], separator: str | None) -> pl.Schema:
-    """The types that all lines of a file agree with."""
-    try:
-        frame = _scan_csv(path, separator, schema_overrides={}, infer_schema_length=None)
-        found = frame.collect_schema()
-    except pl.exceptions.NoDataError as error:
-        raise DataError(f"`{path}` is empty", hint="a CSV file starts with a line of column names") from error
-    except pl.exceptions.PolarsError as error:
-        raise DataError(f"`{path}` cannot be read as CSV: {_first_line(error)}") from error
-    return pl.Schema({name: dtypes.get(name, dtype) for name, dtype in found.items()})
+def _settled(dtype: pl.DataType) -> pl.DataType:
+    if isinstance(dtype, pl.Null):
+        return pl.String()
+    if isinstance(dtype, pl.List):
+        return pl.List(_settled(dtype.inner if isinstance(dtype.inner, pl.DataType) else dtype.inner()))
+    if isinstance(dtype, pl.Struct):
+        fields = {f.name: f.dtype if isinstance(f.dtype, pl.DataType) else f.dtype() for f in dtype.fields}
+        return pl.Struct({name: _settled(inner) for name, inner in fields.items()})
+    return dtype
 
 
-def _scan_csv(
-    path: Path, separator: str | None, *, schema_overrides: Mapping[str, pl.DataType], infer_schema_length: int | None
-) -> pl.LazyFrame:
-    default = "\t" if ".tsv" in path.name else ","
-    return pl.scan_csv(
-        path,
-        separator=separator or default,
-        schema_overrides=dict(schema_overrides),
-        infer_schema_length=infer_schema_length,
-        glob=False,
-    )
+def _convert_arrow(file: Found, target: Path) -> None:
+    with open_arrow(file) as (schema, batches):
+        _write_batches(schema, batches, target, file.where)
+
+
+def _write_batches(schema: pa.Schema, batches: Iterable[pa.RecordBatch], target: Path, where: str) -> None:
+    types = polars_schema(schema, where)
+    _check_columns(types, where)
+    write_rows((pl.DataFrame(pl.from_arrow(batch)).cast(types) for batch in batches), types, target)
 
 
 def as_polars(source: Any) -> pl.DataFrame | pl.LazyFrame:
     """A Polars, pandas or Arrow table as a Polars frame. Raises DataError for anything else."""
     if isinstance(source, (pl.DataFrame, pl.LazyFrame)):
         return source
+    where = f"the {type(source).__module__.partition('.')[0]} frame"
     try:
-        if isinstance(source, pa.Table):
+        if isinstance(source, (pa.Table, pa.RecordBatch)):
+            polars_schema(source.schema, where)
             return pl.DataFrame(pl.from_arrow(source))
-        if type(source).__module__.split(".")[0] == "pandas" and type(source).__name__ == "DataFrame":
+        if _is_pandas(source):
+            names = [str(name) for name in source.columns]
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise SchemaError(f"{where} has two columns `{twice}`", hint="rename one of them")
             return pl.from_pandas(source, include_index=False)
     except (pa.ArrowException, pl.exceptions.PolarsError, TypeError, ValueError) as error:
-        raise DataError(f"the {type(source).__module__} frame cannot be read: {_first_line(error)}") from error
+        raise DataError(f"{where} cannot be read: {_first_line(error)}") from error
     raise DataError(
         f"a {type(source).__name__} is not a data set",
         hint="a path (file, folder, glob), a list of paths, or a Polars, pandas or Arrow table",
     )
 
 
-def _store(frame: pl.DataFrame | pl.LazyFrame) -> File:
+def _is_pandas(source: Any) -> bool:
+    return type(source).__module__.split(".")[0] == "pandas" and type(source).__name__ == "DataFrame"
+
+
+def _store(source: Any) -> File:
     path = private_folder() / "frame.parquet"
+    known = isinstance(source, (pl.DataFrame, pl.LazyFrame, pa.Table, pa.RecordBatch)) or _is_pandas(source)
     try:
-        for name, dtype in frame.collect_schema().items():
-            if dtype in (pl.Int128, pl.UInt128, pl.Object):
-                raise SchemaError(f"column `{name}` of the frame is {dtype}, which Parquet has not", hint="cast it")
-        if isinstance(frame, pl.DataFrame):
-            frame.write_parquet(path, row_group_size=ROW_GROUP, compression="lz4")
+        if not known and hasattr(source, "__arrow_c_stream__"):
+            reader = pa.RecordBatchReader.from_stream(source)
+            _write_batches(reader.schema, reader, path, "the frame")
+        elif type(source).__module__ == "pyarrow._dataset":
+            _write_batches(source.schema, source.to_batches(), path, "the frame")
         else:
-            frame.sink_parquet(path, row_group_size=ROW_GROUP, compression="lz4")
-    except (pl.exceptions.PolarsError, OSError) as error:
+            frame = as_polars(source)
+            _check_columns(frame.collect_schema(), "the frame")
+            if isinstance(frame, pl.DataFrame):
+                frame.write_parquet(path, row_group_size=ROW_GROUP, compression="lz4")
+            else:
+                frame.sink_parquet(path, row_group_size=ROW_GROUP, compression="lz4")
+    except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"the frame cannot be read: {_first_line(error)}") from error
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return File(path, "the frame", ("frame", digest))
+    return File(str(path), "the frame", ("frame", digest))
+
+
+def _check_columns(schema: Mapping[str, pl.DataType], where: str) -> None:
+    if not schema:
+        raise SchemaError(f"{where} has no columns")
+    for name, dtype in schema.items():
+        if dtype in (pl.Int128, pl.UInt128, pl.Object):
+            raise SchemaError(f"column `{name}` of {where} is {dtype}, which Parquet has not", hint="cast it")
 
 
 _root: tuple[int, Path] | None = None

@@ -7,6 +7,7 @@ import polars as pl
 _SIGNED: tuple[pl.DataType, ...] = (pl.Int8(), pl.Int16(), pl.Int32(), pl.Int64())
 _UNSIGNED: tuple[pl.DataType, ...] = (pl.UInt8(), pl.UInt16(), pl.UInt32(), pl.UInt64())
 _FLOATS: tuple[pl.DataType, ...] = (pl.Float16(), pl.Float32(), pl.Float64())
+_TEXTS = (pl.String, pl.Categorical, pl.Enum)
 
 
 def widest(a: pl.DataType, b: pl.DataType, *, inferred: bool = False) -> pl.DataType | None:
@@ -21,6 +22,17 @@ def widest(a: pl.DataType, b: pl.DataType, *, inferred: bool = False) -> pl.Data
     if isinstance(a, pl.List) and isinstance(b, pl.List):
         inner = widest(_instance(a), _instance(b), inferred=inferred)
         return None if inner is None else pl.List(inner)
+    if isinstance(a, pl.Array) and isinstance(b, pl.Array) and a.shape == b.shape:
+        inner = widest(_instance(a), _instance(b), inferred=inferred)
+        return None if inner is None else pl.Array(inner, a.size)
+    if isinstance(a, pl.Struct) and isinstance(b, pl.Struct):
+        return _structs(a, b, inferred)
+    if isinstance(a, _TEXTS) and isinstance(b, _TEXTS):
+        return pl.String()
+    if isinstance(a, pl.Decimal) and isinstance(b, pl.Decimal):
+        scale = max(a.scale, b.scale)
+        digits = max(x.precision - x.scale for x in (a, b)) + scale
+        return pl.Decimal(digits, scale) if digits <= 38 else None
     for family in (_SIGNED, _UNSIGNED, _FLOATS):
         if a in family and b in family:
             return max(a, b, key=family.index)
@@ -34,6 +46,24 @@ def widest(a: pl.DataType, b: pl.DataType, *, inferred: bool = False) -> pl.Data
     return None
 
 
-def _instance(dtype: pl.List) -> pl.DataType:
+def _structs(a: pl.Struct, b: pl.Struct, inferred: bool) -> pl.Struct | None:
+    """A struct with the fields of both. Read from files they have the same ones; `inferred`, either may lack some."""
+    left, right = _fields(a), _fields(b)
+    if left.keys() != right.keys() and not inferred:
+        return None
+    fields = {}
+    for name in {**left, **right}:
+        wide = widest(left.get(name, pl.Null()), right.get(name, pl.Null()), inferred=inferred)
+        if wide is None:
+            return None
+        fields[name] = wide
+    return pl.Struct(fields)
+
+
+def _fields(dtype: pl.Struct) -> dict[str, pl.DataType]:
+    return {f.name: f.dtype if isinstance(f.dtype, pl.DataType) else f.dtype() for f in dtype.fields}
+
+
+def _instance(dtype: pl.List | pl.Array) -> pl.DataType:
     inner = dtype.inner
     return inner if isinstance(inner, pl.DataType) else inner()

@@ -38,11 +38,12 @@ def data_files(path: str | Path) -> tuple[Path, ...]:
     return files
 
 
-def read_footer(path: Path) -> pq.FileMetaData:
+def read_footer(source: str | Path | pa.NativeFile, where: str | None = None) -> pq.FileMetaData:
+    """The footer of a file, or of an opened one, which messages call `where`."""
     try:
-        return pq.read_metadata(path)
+        return pq.read_metadata(source)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"`{path}` is not a whole Parquet file: {error}") from error
+        raise DataError(f"{where or f'`{source}`'} is not a whole Parquet file: {error}") from error
 
 
 def row_groups(path: str | Path) -> tuple[RowGroup, ...]:

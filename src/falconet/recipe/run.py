@@ -166,7 +166,7 @@ def _is_prepared(work: Path, step: str) -> bool:
 def raw_fingerprint(recipe: Recipe) -> str:
     """The hash of the contents of the raw files that are read, wherever they lie."""
     from falconet.datasets.movielens import open_movielens
-    from falconet.etl.sources import find_files
+    from falconet.etl.paths import find_files
 
     for name, given in (("path", recipe.data.path), ("items", recipe.data.items)):
         if given is not None and not Path(given).exists() and not any(sign in given for sign in "*?["):

@@ -1,0 +1,59 @@
+"""Arrow IPC files (random access and stream format), and any rows that come in batches, as one Parquet file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from falconet.errors import DataError, SchemaError
+from falconet.etl.paths import Found
+
+ROW_GROUP = 131_072
+
+
+@contextmanager
+def open_arrow(file: Found) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """The schema and the batches of an Arrow IPC file of either format."""
+    with file.opened() as raw:
+        try:
+            if raw.read(6) == b"ARROW1":
+                reader = pa.ipc.open_file(raw)
+                yield reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
+            else:
+                raw.seek(0)
+                stream = pa.ipc.open_stream(raw)
+                yield stream.schema, iter(stream)
+        except pa.ArrowException as error:
+            raise DataError(f"{file.where} is not a whole Arrow file: {error}") from error
+
+
+def polars_schema(schema: pa.Schema, where: str) -> pl.Schema:
+    """What Polars makes of Arrow types. Raises SchemaError for what it has no type for."""
+    if twice := next((name for name in schema.names if schema.names.count(name) > 1), None):
+        raise SchemaError(f"{where} has two columns `{twice}`", hint="rename one of them")
+    try:
+        return pl.DataFrame(pl.from_arrow(schema.empty_table())).schema
+    except (pa.ArrowException, pl.exceptions.PolarsError, NotImplementedError) as error:
+        raise SchemaError(f"{where} has a type that Polars has not: {str(error).splitlines()[0]}") from error
+
+
+def write_rows(frames: Iterable[pl.DataFrame], schema: Mapping[str, pl.DataType], target: Path) -> None:
+    """Write rows that come in blocks to a Parquet file, in row groups of ROW_GROUP rows; few are in memory."""
+    arrow = pl.DataFrame(schema=dict(schema)).to_arrow().schema
+    with pq.ParquetWriter(target, arrow, compression="lz4") as writer:
+        waiting: list[pl.DataFrame] = []
+        rows = 0
+        for frame in frames:
+            waiting.append(frame)
+            rows += frame.height
+            while rows >= ROW_GROUP:
+                held = pl.concat(waiting)
+                writer.write_table(held[:ROW_GROUP].to_arrow().cast(arrow), row_group_size=ROW_GROUP)
+                waiting, rows = [held[ROW_GROUP:]], rows - ROW_GROUP
+        if rows:
+            writer.write_table(pl.concat(waiting).to_arrow().cast(arrow), row_group_size=ROW_GROUP)

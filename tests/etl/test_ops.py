@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-import statistics
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sklearn.preprocessing import StandardScaler
 
 import falconet as fl
 from falconet import ops
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
-from falconet.testing.contracts import OpContract, StatOpContract, cut, same, write_parts
+from falconet.testing.contracts import OpContract, StatOpContract, same, write_parts
 
 MOVIES = pl.DataFrame({"movie": [10, 20, 30], "genres": [["a", "b"], [], ["a"]], "year": [1990, None, 2001]})
 
@@ -41,18 +36,6 @@ class TestCategorifyGroup(StatOpContract):
     op = ops.Categorify()
     frame = pl.DataFrame({"user": [1, 2, 3, 1], "friend": [[3, 3], [9], None, []], "city": ["x", "y", "x", None]})
     columns = (["user", "friend"], "city")
-
-
-class TestNormalize(StatOpContract):
-    op = ops.Normalize()
-    frame = pl.DataFrame(
-        {
-            "price": [1.0, 2.5, None, 1e300, -8.0, float("nan"), 0.1],
-            "time": [1_600_000_000 + i for i in range(7)],
-            "wide": [2**63 - 1, -(2**63), 5, None, 0, 1, -1],
-            "lists": [[1.5], [], None, [None, 2.0], [3.0, 4.0], [0.1], [7.0]],
-        }
-    )
 
 
 class TestHistory(StatOpContract):
@@ -223,60 +206,6 @@ def test_inverse_gives_values_back() -> None:
     fitted = categorify.finish(categorify.partial(frame.lazy(), ("x",)).collect())
     codes = pl.DataFrame({"code": [0, 1, 2, 3, 4, 99]})
     assert codes.select(fitted.inverse(pl.col("code"))).to_series().to_list() == [None, None, None, "b", "a", None]
-
-
-# Normalize
-
-
-def test_normalize_is_the_sample_standard_score() -> None:
-    x = np.random.default_rng(0).normal(1e3, 5.0, 500)
-    got = apply(["x"] >> ops.Normalize(), pl.DataFrame({"x": x}))["x"].to_numpy()
-    want = StandardScaler().fit_transform(x[:, None])[:, 0] * np.sqrt(499 / 500)
-    assert got == pytest.approx(want, abs=1e-5)
-
-
-def test_digits_of_large_numbers_do_not_cancel() -> None:
-    times = pl.DataFrame({"t": [1_600_000_000_000_000_000 + i for i in range(4)]})
-    fitted = ops.Normalize().finish(ops.Normalize().partial(times.lazy(), ("t",)).collect())
-    assert fitted.mean == 1_600_000_000_000_000_001.5
-    assert fitted.std == pytest.approx(1.2909944487358056, rel=1e-15)
-
-
-def test_small_integers_do_not_overflow() -> None:
-    op = ops.Normalize()
-    bytes_ = pl.DataFrame({"x": pl.Series([100] * 4, dtype=pl.Int8)})
-    assert op.finish(op.partial(bytes_.lazy(), ("x",)).collect()) == type(
-        op.finish(op.partial(bytes_.lazy(), ("x",)).collect())
-    )(mean=100.0, std=0.0)
-    ints = pl.DataFrame({"x": pl.Series([60000, 60001, 60002, 60003], dtype=pl.Int32)})
-    assert op.finish(op.partial(ints.lazy(), ("x",)).collect()).std ** 2 == pytest.approx(5 / 3, rel=1e-15)
-
-
-def test_a_constant_becomes_zero_and_nulls_stay() -> None:
-    frame = pl.DataFrame({"x": [5.0, 5.0, None]})
-    assert apply(["x"] >> ops.Normalize(), frame)["x"].to_list() == [0.0, 0.0, None]
-    nothing = pl.DataFrame({"x": [None, None]}, schema={"x": pl.Float32})
-    assert apply(["x"] >> ops.Normalize(), nothing)["x"].to_list() == [None, None]
-
-
-def test_normalize_of_strings_is_refused() -> None:
-    with pytest.raises(SchemaError, match="Normalize needs numbers, `x` is String"):
-        apply(["x"] >> ops.Normalize(), pl.DataFrame({"x": ["a"]}))
-
-
-@given(
-    st.lists(st.none() | st.floats(-1e150, 1e150) | st.integers(-5, 5).map(float), min_size=2, max_size=40),
-    st.lists(st.integers(0, 40), max_size=4),
-)
-@settings(max_examples=60, deadline=None)
-def test_moments_are_exact_for_any_cut(values: list[float | None], edges: list[int]) -> None:
-    op, frame = ops.Normalize(), pl.DataFrame({"x": values}, schema={"x": pl.Float64})
-    states = [op.partial(part.lazy(), ("x",)).collect() for part in cut(frame, sorted(edges))]
-    fitted = op.finish(op.merge(states))
-    known = [x for x in values if x is not None]
-    if len(known) > 1:
-        assert fitted.mean == statistics.mean(known)
-        assert fitted.std == pytest.approx(statistics.stdev(known), rel=1e-15)
 
 
 # JoinExternal

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from falconet.errors import ConfigError
 from falconet.etl.op import KeyedOp, Op, StatOp
 from falconet.etl.plan import Plan, Ref, Step
-from falconet.etl.selector import Applied, Joined, Node, Origin, Picked, Raw, as_node
+from falconet.etl.selector import Applied, ColumnSelector, Joined, Node, Origin, Picked, Raw, as_node
 
-__all__ = ["Node", "as_node", "compile_graph", "operators_of"]
+__all__ = ["Node", "as_node", "compile_graph", "operators_of", "raw_names"]
 
 
 def compile_graph(output: Node, raw: Raw) -> Plan:
@@ -46,6 +46,21 @@ def operators_of(output: Node) -> list[Op]:
     order: list[Applied] = []
     _visit(output, order)
     return [node.op for node in order]
+
+
+def raw_names(output: Node) -> tuple[str, ...]:
+    """The columns of the data that a graph names. Raises ConfigError where it selects by tags or "*"."""
+    found: dict[str, None] = {}
+    nodes = [output]
+    while nodes:
+        node = nodes.pop(0)
+        if isinstance(node, ColumnSelector):
+            found |= dict.fromkeys(node.named)
+        if isinstance(node, Applied):
+            beside = (value for value in (*node.op.also, *node.learns) if isinstance(value, str))
+            found |= {name: None for name in beside if name not in (node.input.columns or ())}
+        nodes += _before(node)
+    return tuple(found)
 
 
 def _turn(node: Applied) -> tuple[int, float]:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, NoReturn
 import polars as pl
 
 from falconet.errors import ConfigError
+from falconet.etl.rowwise import OnRow
 from falconet.etl.selector import Applied, Node, as_node
 from falconet.registry import Registry
 from falconet.schema import Column
@@ -70,6 +71,13 @@ class Op(ABC):  # noqa: B024  the four shapes below have the abstract methods
         """Whether `row` is written; `online()` otherwise applies the operator to a frame of one row."""
         return type(self).row is not Op.row
 
+    def on_row(self, columns: Mapping[str, Column]) -> OnRow | None:
+        """`row`, made for these columns once, where that saves time for each row; None where there is no plain form.
+
+        `columns` has what `also` names, too. The function gives None for a row that is dropped.
+        """
+        return (lambda values: self.row(values, columns)) if self.has_row else None
+
     def __rrshift__(self, columns: Any) -> Node:
         return Applied(as_node(columns), self)
 
@@ -111,7 +119,9 @@ class FrameOp(Op):
         """`frame` with the outputs for these input columns; other columns pass through. Row order is kept."""
 
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
-        """The outputs' descriptions. `outputs` has names and types, and the rest of an input of the same name."""
+        """The outputs' descriptions. `inputs` has all that is read; `outputs` has names and types, and the rest of an
+        input of the same name.
+        """
         return outputs
 
     def reads(self, columns: tuple[str, ...]) -> tuple[str, ...]:

@@ -220,15 +220,16 @@ def _apply(state: Described, step: Step, op: Op, group: Group, later: set[Ref]) 
     before = () if isinstance(op, KeyedOp) and op.rows == "other" else tuple(state.columns)
     kept = [label(ref) for ref in (*before, *((step.id, name) for name in sources)) if ref in later]
     schema = frame.collect_schema()
+    known = {ref[1]: replace(state.columns[ref], name=ref[1]) for ref in step.also} | inputs
     columns = {}
     for name, made_from in sources.items():
         typed = column_of(name, schema[label((step.id, name))])
         if name in inputs:
             columns[name] = replace(inputs[name], dtype=typed.dtype, list=typed.list)
         else:
-            raw = dict.fromkeys(x for source in made_from for x in inputs[source].source)
+            raw = dict.fromkeys(x for source in made_from for x in known[source].source)
             columns[name] = replace(typed, source=tuple(raw))
-    described = op.describe(inputs, columns)
+    described = op.describe(known, columns)
     row = [ROW] if ROW in schema else []
     return Described(
         frame.select(*row, *kept),

@@ -97,6 +97,13 @@ class ColumnSelector(Node):
             return f"columns tagged {' or '.join(self.tags)}"
         return "all columns" if self.names == "*" else str(list(self.names))
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The columns by name. Raises ConfigError where only the data says which they are."""
+        if not self._is_known:
+            raise ConfigError(f"which columns {self} are is not known without data", hint="give the Dataset")
+        return tuple(_flat(self.names))
+
     def trace(self, raw: Raw | None) -> dict[str, Origin] | None:
         found = self.groups(raw) if raw is not None or self._is_known else None
         return None if found is None else {name: (None, name) for group in found for name in group}

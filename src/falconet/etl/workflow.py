@@ -17,15 +17,18 @@ from falconet.compute.local import LocalExecutor
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
 from falconet.etl import store
 from falconet.etl.dataset import Dataset
+from falconet.etl.draw import Drawing, draw
+from falconet.etl.explain import Explanation, explain
+from falconet.etl.files import ROW_GROUP, Compression
 from falconet.etl.fit import Inputs, States, bind, dry_fit, fit, fit_columns, ops_of, rehearse
-from falconet.etl.graph import as_node, compile_graph, operators_of
+from falconet.etl.graph import as_node, compile_graph, operators_of, raw_names
 from falconet.etl.online import Online
 from falconet.etl.op import KeyedOp, StatOp
 from falconet.etl.plan import Bound, Given, Plan, asks_row, needed_by, numbered, outputs_of, run, where
 from falconet.etl.stages import Stage, pass_by, stage_folder
 from falconet.etl.table import as_frame, plain
 from falconet.etl.types import column_of
-from falconet.etl.writer import ROW_GROUP, Shuffle, write
+from falconet.etl.writer import Shuffle, write
 from falconet.io.artifact import write_artifact
 from falconet.io.footer import read_schema
 from falconet.ops import Categories  # which registers every operator, for `load`
@@ -77,6 +80,23 @@ class Workflow:
         fitted = FittedWorkflow(plan=plan, inputs=inputs, states=dry_fit(plan, inputs))
         made = {name for name, ref in plan.outputs if ref[0] != 0}
         return Schema(tuple(replace(c, cardinality=None) if c.name in made else c for c in fitted.schema))
+
+    def graph(self, dataset: Dataset | None = None) -> Drawing:
+        """A picture of its operators: printed as text, shown in a notebook, saved as .svg or .png.
+
+        A graph that selects columns by tags or "*" needs the data set. Reads no rows.
+        """
+        if dataset is not None:
+            return draw(self._plan(dataset)[0])
+        names = raw_names(self._output)
+        return draw(compile_graph(self._output, described(pl.Schema(dict.fromkeys(names, pl.Null())), names)))
+
+    def explain(self, dataset: Dataset, rows: int = 1_000_000) -> Explanation:
+        """What each operator costs on the first `rows` rows, and the passes over the data that a fit takes."""
+        plan, inputs = self._plan(dataset)
+        dry_fit(plan, inputs)
+        _check_rows(plan, dataset)
+        return explain(plan, dataset.parts(), inputs, rows)
 
     def _plan(self, dataset: Dataset) -> tuple[Plan, dict[str, Column]]:
         if not isinstance(dataset, Dataset):
@@ -200,6 +220,10 @@ class FittedWorkflow:
                 exprs.append(x.list.eval(op.inverse(pl.element())) if column.is_list else op.inverse(x))
         return frame.with_columns(exprs)
 
+    def graph(self) -> Drawing:
+        """A picture of its operators: printed as text, shown in a notebook, saved as .svg or .png."""
+        return draw(self.plan)
+
     def online(self) -> Online:
         """The workflow for a few rows at a time, in plain Python."""
         return Online(self._applied, self._bound, self.inputs)
@@ -269,6 +293,9 @@ class Transformed:
         output_files: int | None = None,
         out_files_per_proc: int | None = None,
         row_group_size: int = ROW_GROUP,
+        compression: Compression = "zstd",
+        compression_level: int | None = None,
+        partition_on: str | Sequence[str] = (),
         executor: Executor | None = None,
         overwrite: bool = False,
         parents: Mapping[str, str] | None = None,
@@ -285,11 +312,15 @@ class Transformed:
                 transform,
                 out,
                 schema=self.schema,
+                reads=transform.reads,
                 shuffle=shuffle,
                 seed=seed,
                 output_files=output_files,
                 out_files_per_proc=out_files_per_proc,
                 row_group_size=row_group_size,
+                compression=compression,
+                compression_level=compression_level,
+                partition_on=partition_on,
                 executor=executor,
                 overwrite=overwrite,
                 parents=parents,
@@ -322,6 +353,13 @@ class TransformPart:
 
     def __call__(self, frame: pl.LazyFrame) -> pl.LazyFrame:
         return run(self.plan, self.bound, plain(frame), self.given).select(self.plan.outputs)
+
+    @property
+    def reads(self) -> tuple[str, ...] | None:
+        """The columns it needs, if it makes each row of that row alone; None where it drops or adds rows."""
+        if any(step.op.rows != "same" for step in self.plan.steps):
+            return None
+        return tuple(self.given.name(ref) for ref in self.plan.given)
 
     @property
     def asks_row(self) -> bool:

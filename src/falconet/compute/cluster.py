@@ -55,7 +55,8 @@ def start(options: Mapping[str, Any], engine: Engine) -> Any:
     chosen = defaults | dict(options)
     # Set before the process starts: it may import Polars, which reads it once, before Dask's own settings are applied.
     before = dict(dask.config.get("distributed.nanny.pre-spawn-environ"))
-    before["POLARS_MAX_THREADS"] = max(1, cores // max(1, chosen.get("n_workers") or gpus or 1))
+    share = max(1, cores // max(1, chosen.get("n_workers") or gpus or 1))
+    before["POLARS_MAX_THREADS"] = (chosen.get("env") or {}).get("POLARS_MAX_THREADS", share)
     with dask.config.set({"distributed.nanny.pre-spawn-environ": before}):
         return cluster(**chosen)
 

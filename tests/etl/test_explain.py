@@ -97,9 +97,7 @@ def test_an_explanation_has_passes_rows_and_bytes_of_every_step(workflow: fl.Wor
     assert found.steps[1].memory > 100 * 2 * 4
     assert found.steps[1].state > 0
     text = str(found)
-    assert (
-        text.splitlines()[0].split() == "step operator columns pass rows fit s transform s columns MB state MB".split()
-    )
+    assert text.splitlines()[0].startswith("step  operator       columns")
     assert text.endswith("fit: 2 passes over the data, 1 regrouping by key")
     assert "100 of 200 rows tried" in text
 

@@ -27,7 +27,7 @@ def same_on_rows(op: ops.Op, frame: pl.DataFrame) -> None:
         made = frame.select(op.expr(pl.col(name), column).alias(name) for name, column in columns.items())
     else:
         assert isinstance(op, ops.FrameOp)
-        made = op.apply(frame.lazy(), tuple(columns)).select(op.sources(tuple(columns))).collect()
+        made = op.apply(frame.lazy(), tuple(columns)).select(list(op.sources(tuple(columns)))).collect()
     on_row = op.on_row(columns)
     assert on_row is not None
     for row, want in zip(frame.to_dicts(), made.to_dicts(), strict=True):

@@ -16,22 +16,25 @@ from falconet.etl.ops.metadata import (
     TagAsUserFeatures,
     TagAsUserID,
 )
-from falconet.etl.ops.normalize import Normalize
+from falconet.etl.ops.normalize import Normalize, NormalizeMinMax
 from falconet.etl.ops.numbers import Clip, LogOp, ReduceDtypeSize
 from falconet.etl.ops.rename import Rename
 from falconet.etl.ops.rows import Dropna, Filter
 from falconet.etl.ops.sequence import DifferenceLag, Position, Session, TimeSince
 from falconet.etl.ops.split import Split
+from falconet.etl.ops.time import Age, CyclicTime, TimeParts
 
 __all__ = [
     "OPS",
     "AddMetadata",
     "AddProperties",
     "AddTags",
+    "Age",
     "Categories",
     "Categorify",
     "Clip",
     "ColumnOp",
+    "CyclicTime",
     "DifferenceLag",
     "Dropna",
     "FillMissing",
@@ -44,6 +47,7 @@ __all__ = [
     "ListSlice",
     "LogOp",
     "Normalize",
+    "NormalizeMinMax",
     "Op",
     "Position",
     "ReduceDtypeSize",
@@ -55,6 +59,7 @@ __all__ = [
     "TagAsItemID",
     "TagAsUserFeatures",
     "TagAsUserID",
+    "TimeParts",
     "TimeSince",
     "ValueCount",
 ]

@@ -14,12 +14,13 @@ from falconet.etl.fit import Inputs, ops_of
 from falconet.etl.op import ColumnOp, FrameOp, Group, Op, float32
 from falconet.etl.ops.history import Histories
 from falconet.etl.plan import Bound, Given, Plan, Ref, label, numbered, run
+from falconet.etl.rowwise import Row
 from falconet.etl.selector import made_by
 from falconet.etl.types import polars_type
 from falconet.schema import Column
 
-Row = dict[str, Any]
-Values = dict[Ref, Any]
+Values = list[Any]
+"""The columns of one row, each in the slot of its ref."""
 
 
 class Online:
@@ -33,7 +34,11 @@ class Online:
     def __init__(self, plan: Plan, bound: Mapping[int, Bound], inputs: Inputs) -> None:
         self._plan = plan
         self.input_columns = plan.input_columns
-        self._conform = {name: _conformer(inputs[name]) for name in plan.input_columns}
+        made = [(step.id, name) for step in plan.steps for name in step.makes]
+        slots = {ref: slot for slot, ref in enumerate((*plan.given, *made))}
+        self._blank: Values = [None] * len(slots)
+        self._inputs = [(slots[(0, name)], name, _conformer(inputs[name])) for name in plan.input_columns]
+        self._outputs = [(name, slots[ref]) for name, ref in plan.outputs]
         self._steps: list[Callable[[Values, Mapping[str, Any]], None]] = []
         if plan.steps:
             ops = {step.id: bound[step.id] for step in plan.steps}
@@ -46,7 +51,10 @@ class Online:
                         read = refs | {ref[1]: ref for ref in step.also}
                         known = {name: replace(columns[ref], name=name) for name, ref in read.items()}
                         own = self._given(op, refs, bound, inputs) if isinstance(op, Histories) else None
-                        self._steps.append(_step(step.id, op, names, read, known, own))
+                        out = {name: slots[(step.id, name)] for name in made_by(op, [names])}
+                        self._steps.append(
+                            _step(op, names, {n: slots[ref] for n, ref in read.items()}, out, known, own)
+                        )
 
     @overload
     def __call__(self, row: Mapping[str, Any]) -> Row: ...
@@ -60,19 +68,20 @@ class Online:
         return [self._one(one) for one in row]
 
     def _one(self, row: Mapping[str, Any]) -> Row:
-        values: Values = {}
-        for name, conform in self._conform.items():
+        values = self._blank[:]
+        for slot, name, conform in self._inputs:
             try:
                 value = row[name]
             except KeyError:
                 raise ColumnNotFoundError.of(name, row, where="the row") from None
-            try:
-                values[(0, name)] = None if value is None else conform(value)
-            except (TypeError, ValueError) as error:
-                raise DataError(f"`{name}` cannot be {value!r}: {error}") from error
+            if value is not None:
+                try:
+                    values[slot] = conform(value)
+                except (TypeError, ValueError) as error:
+                    raise DataError(f"`{name}` cannot be {value!r}: {error}") from error
         for step in self._steps:
             step(values, row)
-        return {name: values[ref] for name, ref in self._plan.outputs}
+        return {name: values[slot] for name, slot in self._outputs}
 
     def _given(self, op: Histories, refs: Mapping[str, Ref], bound: Mapping[int, Bound], inputs: Inputs) -> _Given:
         item = refs[op.plan.item]
@@ -99,27 +108,32 @@ class _Given:
 
 
 def _step(
-    id: int,
     op: Op,
     names: Group,
-    read: Mapping[str, Ref],
+    read: Mapping[str, int],
+    made: Mapping[str, int],
     columns: Mapping[str, Column],
     given: _Given | None,
 ) -> Callable[[Values, Mapping[str, Any]], None]:
-    """One operator on the values of one row."""
-    made = [(name, (id, name)) for name in made_by(op, [names])]
-    pairs = list(read.items())
-    apply = op.row if op.has_row else _OnFrame(op, names, columns, tuple(name for name, _ in made))
+    """One operator on the values of one row: what it reads and makes, each with its slot."""
+    inputs, outputs = tuple(read.items()), tuple(made.items())
+    apply = op.on_row(columns) or _OnFrame(op, names, columns, tuple(made))
 
     def step(values: Values, row: Mapping[str, Any]) -> None:
         if given is not None and (items := row.get(given.name)) is not None:
-            values[(id, given.name)] = given(items)
+            values[made[given.name]] = given(items)
             return
-        found = apply({name: values[ref] for name, ref in pairs}, columns)
-        for name, ref in made:
-            values[ref] = found[name]
+        found = apply({name: values[slot] for name, slot in inputs})
+        if found is None:
+            raise _not_one(op, "drops the row", {name: values[slot] for name, slot in inputs})
+        for name, slot in outputs:
+            values[slot] = found[name]
 
     return step
+
+
+def _not_one(op: Op, what: str, values: Row) -> DataError:
+    return DataError(f"`{type(op).__name__}` {what} {values}", hint="for serving, prune the outputs that are behind it")
 
 
 class _OnFrame:
@@ -132,7 +146,7 @@ class _OnFrame:
         if isinstance(op, ColumnOp):
             self._exprs = [op.expr(pl.col(name), columns[name]).alias(name) for name in names]
 
-    def __call__(self, values: Row, columns: Mapping[str, Column]) -> Row:
+    def __call__(self, values: Row) -> Row:
         try:
             frame = pl.DataFrame({name: [value] for name, value in values.items()}, schema=self._schema)
             found = self._apply(frame)
@@ -140,11 +154,7 @@ class _OnFrame:
             name, first = type(self._op).__name__, str(error).partition("\n")[0]
             raise DataError(f"`{name}` cannot use {values}: {first}") from error
         if len(found) != 1:
-            what = "drops the row" if len(found) == 0 else "makes several rows of"
-            raise DataError(
-                f"`{type(self._op).__name__}` {what} {values}",
-                hint="for serving, prune the outputs that are behind it",
-            )
+            raise _not_one(self._op, "makes several rows of" if len(found) else "drops the row", values)
         return found.row(0, named=True)
 
     def _apply(self, frame: pl.DataFrame) -> pl.DataFrame:

@@ -8,8 +8,8 @@ from typing import Any
 from falconet.schema import Column
 
 Row = dict[str, Any]
-OnRow = Callable[[Row], Row]
-"""A row's inputs to at least its outputs, equal to the operator's expression bit for bit."""
+OnRow = Callable[[Row], Row | None]
+"""A row's inputs to at least its outputs, equal to the operator's expression bit for bit; None: the row is dropped."""
 
 
 def each_value(columns: Mapping[str, Column], make: Callable[[Column], Callable[[Any], Any]]) -> OnRow:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from falconet.errors import ConfigError, DataError
-from falconet.train.runtime import ALONE, Place, Runtime, _built_for, read_place
+from falconet.train.place import ALONE, Place, read_place
+from falconet.train.runtime import Runtime, _built_for
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 OMPI = {
@@ -46,8 +47,14 @@ def test_torchrun_under_srun_rules() -> None:
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({**TORCHRUN, **OMPI, "OMPI_COMM_WORLD_SIZE": "3"}, r"torchrun says rank 3 of 4, Open MPI says rank 1 of 3"),
-        ({**OMPI, "PMI_RANK": "0", "PMI_SIZE": "2"}, r"Open MPI says rank 1 of 2, MPI says rank 0 of 2"),
+        (
+            {**TORCHRUN, **OMPI, "OMPI_COMM_WORLD_SIZE": "3"},
+            r"RANK=3 of WORLD_SIZE=4 \(torchrun\), OMPI_COMM_WORLD_RANK=1 of OMPI_COMM_WORLD_SIZE=3 \(Open MPI\)",
+        ),
+        (
+            {**OMPI, "PMI_RANK": "0", "PMI_SIZE": "2"},
+            r"OMPI_COMM_WORLD_RANK=1 of OMPI_COMM_WORLD_SIZE=2 \(Open MPI\), PMI_RANK=0 of PMI_SIZE=2",
+        ),
         ({"RANK": "0"}, "RANK is set, but WORLD_SIZE is not"),
         ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK=4 does not fit WORLD_SIZE=4"),
         ({"RANK": "", "WORLD_SIZE": "4"}, "RANK='' is not a number"),

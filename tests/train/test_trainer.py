@@ -272,6 +272,25 @@ def test_sigterm_writes_a_snapshot_and_ends_with_143(data: Path, tmp_path: Path)
     assert same(whole, model)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGUSR1")
+def test_sigusr1_writes_a_snapshot_and_training_goes_on(data: Path, tmp_path: Path) -> None:
+    found: dict[int, list[str]] = {}
+
+    def ask(step: int, loss: float) -> None:
+        if step in (4, 9):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        found[step] = sorted(path.name for path in (tmp_path / "run/snapshots").iterdir())
+
+    whole, model = net(), net()
+    wanted = Trainer(config()).fit(whole, loader(data))
+    before = signal.getsignal(signal.SIGUSR1)
+    result = Trainer(config(), tmp_path / "run").fit(model, loader(data), on_step=ask)
+    assert (found[5], found[6], found[10]) == ([], ["00000005"], ["00000005"])  # the epoch's end writes its own anyway
+    assert same(whole, model)
+    assert result.history == wanted.history
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
 def test_a_finished_run_is_not_trained_again(data: Path, tmp_path: Path) -> None:
     first, second = net(), net(seed=5)
     Trainer(config(), tmp_path / "run").fit(first, loader(data))

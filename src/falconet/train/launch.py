@@ -1,4 +1,8 @@
-"""Several processes of this machine for one function, `fl.launch(fn, nproc=2)`, or one script, `falconet launch`."""
+"""Several processes for one function, `fl.launch(fn, nproc=2)`, or for one script, `falconet launch`.
+
+A launcher starts the processes of its machine, follows them, and ends all when one fails; then it may start them anew.
+Launchers of several machines do that together (see `nodes`).
+"""
 
 from __future__ import annotations
 
@@ -10,21 +14,23 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from falconet.errors import ConfigError, DistributedError
+from falconet.progress import note
+from falconet.train.nodes import Council, Ending, Nodes, cause
 from falconet.train.runtime import Runtime
 
 T = TypeVar("T")
@@ -34,32 +40,45 @@ _TIME_TO_SAVE = 30.0  # the same where it is asked because this process was: it 
 _LEFT_ALONE = ("by peer", "gloo/transport")  # what a process says when another one has gone
 
 
-@dataclass(frozen=True)
-class _Failure:
-    what: str
-    trace: str = ""
-    follows: bool = False  # from another process's end
+_USR1: signal.Signals | None = getattr(signal, "SIGUSR1", None)  # not on Windows
+OnUsr1 = Literal["snapshot", "stop"]
 
 
-def launch(fn: Callable[..., T], nproc: int, args: Sequence[Any] = ()) -> T:
+def launch(fn: Callable[..., T], nproc: int, args: Sequence[Any] = (), *, max_restarts: int = 0) -> T:
     """Run `fn(*args)` in `nproc` processes of this machine that form one group; what rank 0 returned.
 
     Each starts a fresh interpreter and imports the module of `fn`: so `fn` must be a function of a module, or of a
-    script with an `if __name__ == "__main__":` line, and arguments and result must be picklable.
+    script with an `if __name__ == "__main__":` line, and arguments and result must be picklable. When a process fails,
+    all are ended and, up to `max_restarts` times, all started again.
 
     Raises ConfigError for a function that cannot be given to a process, before any is started, and DistributedError,
-    with the trace of the process that failed first, when one fails. No process is left behind. SIGTERM is passed on.
+    with the trace of the process that failed first, when one fails. No process is left behind. SIGTERM and SIGUSR1 are
+    passed on.
     """
-    result: T = _run(fn, nproc, tuple(args), join=True)
+    job = _Job(fn, tuple(args), nproc, join=True)
+    result: T = _run(job, Nodes(), max_restarts, "snapshot")
     return result
 
 
-def launch_script(script: str | Path, nproc: int, args: Sequence[str] = ()) -> None:
+def launch_script(
+    script: str | Path,
+    nproc: int,
+    args: Sequence[str] = (),
+    *,
+    nodes: Nodes | None = None,
+    max_restarts: int = 0,
+    usr1: OnUsr1 = "snapshot",
+) -> None:
     """Run a script in `nproc` processes that find each other as under torchrun, by `Runtime.start()` or torch's own.
 
-    Raises as `launch`; a script that ends by `sys.exit` with another code than 0 has failed.
+    `nodes`: that each of so many machines does the same, all with the same `nproc`. `max_restarts`: how often all
+    processes of all machines are started again after one failed; a script whose training asks for `resume="auto"` then
+    goes on from its last snapshot. `usr1`: whether SIGUSR1 is passed on, or ends the processes as SIGTERM does.
+
+    Raises as `launch`; a script that ends by `sys.exit` with another code than 0 has failed. One that ends with 143, as
+    a training that was told to stop does, is not started again: SystemExit(143) is raised here too.
     """
-    _run(_script, nproc, (str(script), tuple(args)), join=False)
+    _run(_Job(_script, (str(script), tuple(args)), nproc, join=False), nodes or Nodes(), max_restarts, usr1)
 
 
 def _script(path: str, args: Sequence[str]) -> None:
@@ -73,35 +92,63 @@ def _script(path: str, args: Sequence[str]) -> None:
             raise
 
 
-def _run(fn: Callable[..., Any], nproc: int, args: tuple[Any, ...], *, join: bool) -> Any:
-    """What `fn(*args)` returned in rank 0; with `join` the processes are in one group already when it begins."""
-    if nproc < 1:
-        raise ConfigError(f"`nproc` is {nproc}", hint="at least 1")
-    _check(fn, args)
-    context = multiprocessing.get_context("spawn")
-    # This process holds the meeting point, so that no port can be taken between choosing and using it.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    processes: list[SpawnProcess] = []
-    pipes: list[Connection] = []
-    with _sigterm_ends():
+@dataclass(frozen=True)
+class _Job:
+    """What every process does."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    nproc: int
+    join: bool  # the processes are in one group already when `fn` begins
+
+    def __post_init__(self) -> None:
+        if self.nproc < 1:
+            raise ConfigError(f"`nproc` is {self.nproc}", hint="at least 1")
+        _check(self.fn, self.args)
+
+
+def _run(job: _Job, nodes: Nodes, max_restarts: int, usr1: OnUsr1) -> Any:
+    """What the job came to in rank 0, if that is one of this machine's processes."""
+    team = _Team(job)
+    with _signals(team, usr1):
+        council = Council(nodes, job.nproc)  # so that no port can be taken between choosing and using it
         try:
-            for rank in range(nproc):
-                ours, theirs = context.Pipe()
-                process = context.Process(target=_work, args=(fn, args, join, rank, nproc, store.port, theirs))
-                process.start()
-                theirs.close()
-                processes.append(process)
-                pipes.append(ours)
-            return _results(processes, pipes)
+            for attempt in count():
+                ending = _attempt(team, council, attempt)
+                if ending.kind == "done":
+                    return team.dismiss()
+                team.end()
+                if ending.kind == "stopped":
+                    raise SystemExit(143)
+                what = f"process {ending.rank} of {nodes.count * job.nproc} failed: {ending.what}"
+                if attempt == max_restarts:
+                    raise DistributedError(f"{what}\n\n{ending.trace}".rstrip())
+                note(f"{what}\n{ending.trace}starting all again, {attempt + 1} of {max_restarts} times")
         finally:
-            for pipe in pipes:
-                pipe.close()  # which tells a process that waits here to end
-            _end(processes)
+            team.end()
+            council.leave()
+
+
+def _attempt(team: _Team, council: Council, attempt: int) -> Ending:
+    """How an attempt ended, over all machines."""
+    own = Ending("stopped")
+    try:
+        team.start(council, attempt)
+        own = team.follow(council, attempt)
+    finally:
+        if own.kind != "done":
+            team.grace = _TIME_TO_SAVE if own.kind == "stopped" else _GRACE
+            council.call_off(attempt)
+            team.end()
+        council.say(attempt, own)
+    while (endings := council.endings(attempt, own)) is None:
+        time.sleep(council.look or 0)
+    return cause(endings)
 
 
 @contextmanager
-def _sigterm_ends() -> Iterator[None]:
-    """Within the block SIGTERM raises SystemExit(143), so that it is passed on before this process ends."""
+def _signals(team: _Team, usr1: OnUsr1) -> Iterator[None]:
+    """Within the block SIGTERM raises SystemExit(143), so that it is passed on; SIGUSR1 does so or is passed on."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -109,11 +156,20 @@ def _sigterm_ends() -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(143)
 
-    before = signal.signal(signal.SIGTERM, end)
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        for process in team.processes:
+            if process.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
+
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, end)}
+    if _USR1 is not None:
+        before[_USR1] = signal.signal(_USR1, end if usr1 == "stop" else pass_on)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _check(fn: Callable[..., Any], args: Sequence[Any]) -> None:
@@ -134,83 +190,134 @@ def _check(fn: Callable[..., Any], args: Sequence[Any]) -> None:
         ) from error
 
 
-def _results(processes: Sequence[SpawnProcess], pipes: Sequence[Connection]) -> Any:
-    """What rank 0 returned, when all are done."""
-    results: dict[int, Any] = {}
-    failures: dict[int, _Failure] = {}
-    deadline = 0.0
-    while len(results) + len(failures) < len(pipes):
-        pending = {id(p): rank for rank, p in enumerate(pipes) if rank not in results and rank not in failures}
-        ready = wait(
-            [pipes[rank] for rank in pending.values()], max(deadline - time.monotonic(), 0) if failures else None
-        )
-        if not ready:
-            break  # the others had a moment to say whether they were the cause
-        for rank in (pending[id(pipe)] for pipe in ready):
-            outcome = _receive(processes[rank], pipes[rank])
-            if isinstance(outcome, _Failure):
-                failures[rank] = outcome
-                deadline = deadline or time.monotonic() + 1
-            else:
-                results[rank] = outcome[0]
-    if failures:
-        rank, cause = min(failures.items(), key=lambda item: item[1].follows)
-        raise DistributedError(f"process {rank} of {len(pipes)} failed: {cause.what}\n\n{cause.trace}".rstrip())
-    for pipe in pipes:
-        pipe.send(None)  # tensors in a result live as long as the process that made them
-    return results[0]
+@dataclass
+class _Team:
+    """The processes of one attempt on this machine."""
+
+    job: _Job
+    processes: list[SpawnProcess] = field(default_factory=list)
+    grace: float = _GRACE
+    _pipes: list[Connection] = field(default_factory=list)
+    _results: dict[int, Any] = field(default_factory=dict)  # by the number of the process on this machine
+    _failures: dict[int, Ending] = field(default_factory=dict)
+
+    def start(self, council: Council, attempt: int) -> None:
+        self._results, self._failures = {}, {}
+        context = multiprocessing.get_context("spawn")
+        job, node, world = self.job, council.nodes.rank, council.nodes.count * self.job.nproc
+        with _usr1_waits():  # a process that is not ready for it would die of it
+            for local in range(job.nproc):
+                place = {"RANK": node * job.nproc + local, "WORLD_SIZE": world, "LOCAL_RANK": local}
+                place |= {"LOCAL_WORLD_SIZE": job.nproc, "GROUP_RANK": node, "MASTER_PORT": council.port}
+                env = {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": council.address}
+                # These are for torch's own init_process_group: the meeting point is there already.
+                env |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": str(attempt)}
+                env |= {"TORCHELASTIC_RUN_ID": "falconet"}
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_work, args=(job, env, theirs))
+                process.start()
+                theirs.close()
+                self.processes.append(process)
+                self._pipes.append(ours)
+
+    def follow(self, council: Council, attempt: int) -> Ending:
+        """How the attempt ended on this machine: when all are done, or soon after one failed here or elsewhere."""
+        first, deadline = council.nodes.rank * self.job.nproc, 0.0
+        while pending := {id(p): i for i, p in enumerate(self._pipes) if i not in self._results | self._failures}:
+            left = max(deadline - time.monotonic(), 0) if deadline else None
+            ready = wait([self._pipes[i] for i in pending.values()], council.look if left is None else left)
+            if deadline and not ready:
+                break  # the others had a moment to say whether they were the cause
+            for local in (pending[id(pipe)] for pipe in ready):
+                outcome = _receive(self.processes[local], self._pipes[local])
+                if isinstance(outcome, Ending):
+                    self._failures[local] = replace(outcome, rank=first + local)
+                else:
+                    self._results[local] = outcome[0]
+            if not deadline and (self._failures or council.over(attempt)):
+                deadline = time.monotonic() + 1
+        if self._failures:
+            return cause(list(self._failures.values()))
+        return Ending("done" if len(self._results) == len(self._pipes) else "cut")
+
+    def dismiss(self) -> Any:
+        """Let the processes end; what the first one returned."""
+        for pipe in self._pipes:
+            with suppress(BrokenPipeError):  # it was done, and has been ended from outside since
+                pipe.send(None)  # tensors in a result live as long as the process that made them
+        for process in self.processes:
+            process.join(_GRACE)
+        return self._results[0]
+
+    def end(self) -> None:
+        """End the processes that are not done; none is left."""
+        for pipe in self._pipes:
+            pipe.close()  # which tells a process that waits here to end
+        for process in self.processes:
+            process.terminate()
+        deadline = time.monotonic() + self.grace
+        for process in self.processes:
+            process.join(max(deadline - time.monotonic(), 0))
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._pipes.clear()
+        self.processes.clear()
 
 
-def _receive(process: SpawnProcess, pipe: Connection) -> _Failure | tuple[Any]:
+@contextmanager
+def _usr1_waits() -> Iterator[None]:
+    """Within the block, and in processes that are started there, SIGUSR1 has to wait."""
+    if _USR1 is None:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {_USR1})
     try:
-        outcome: _Failure | tuple[Any] = pipe.recv()
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _receive(process: SpawnProcess, pipe: Connection) -> Ending | tuple[Any]:
+    try:
+        outcome: Ending | tuple[Any] = pipe.recv()
     except EOFError:
         process.join(_GRACE)
         code = process.exitcode
-        return _Failure(f"it was ended by signal {-code}" if code and code < 0 else f"it ended with exit code {code}")
+        what = f"it was ended by signal {-code}" if code and code < 0 else f"it ended with exit code {code}"
+        return Ending("failed", what=what)
     return outcome
 
 
-def _end(processes: Sequence[SpawnProcess]) -> None:
-    """Wait for processes that are done; end those that are not."""
-    failed = sys.exc_info()[0]
-    for process in processes:
-        if failed is not None:
-            process.terminate()
-    deadline = time.monotonic() + (_TIME_TO_SAVE if failed is SystemExit else _GRACE)
-    for process in processes:
-        process.join(max(deadline - time.monotonic(), 0))
-        if process.is_alive():
-            process.kill()
-            process.join()
-
-
-def _work(
-    fn: Callable[..., Any], args: tuple[Any, ...], join: bool, rank: int, nproc: int, port: int, pipe: Connection
-) -> None:
+def _work(job: _Job, env: Mapping[str, str], pipe: Connection) -> None:
     """One process: join the group, run the function, tell the parent how it went."""
     threading.Thread(target=_follow_parent, daemon=True).start()
-    place = {"RANK": rank, "WORLD_SIZE": nproc, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": nproc, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in place.items()}
-    # The last two are for torch's own init_process_group: the meeting point is there already.
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    os.environ |= {"TORCHELASTIC_RESTART_COUNT": "0"}
+    if _USR1 is not None:
+        signal.signal(_USR1, signal.SIG_IGN)  # until a training, or the script, knows what to do with it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {_USR1})
+    os.environ |= env
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(threads_each(nproc))
+        torch.set_num_threads(threads_each(job.nproc))
     try:
-        with Runtime.start() if join else nullcontext():
-            result = fn(*args)
+        with Runtime.start() if job.join else nullcontext():
+            result = job.fn(*job.args)
             _flush()
             _tell(pipe, (result,))
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent tells it
         _flush()
-        follows = isinstance(error, dist.DistBackendError) or any(text in str(error) for text in _LEFT_ALONE)
-        _tell(pipe, _Failure(f"{type(error).__name__}: {error}", traceback.format_exc(), follows))
+        _tell(pipe, _ending(error))
     with suppress(EOFError, OSError):
         pipe.recv()
 
 
-def _tell(pipe: Connection, outcome: _Failure | tuple[Any]) -> None:
+def _ending(error: BaseException) -> Ending:
+    if isinstance(error, SystemExit) and error.code == 143:
+        return Ending("stopped")
+    follows = isinstance(error, dist.DistBackendError) or any(text in str(error) for text in _LEFT_ALONE)
+    return Ending("failed", what=f"{type(error).__name__}: {error}", follows=follows, trace=traceback.format_exc())
+
+
+def _tell(pipe: Connection, outcome: Ending | tuple[Any]) -> None:
     with suppress(BrokenPipeError):  # the parent has seen enough and is ending everything
         pipe.send(outcome)
 

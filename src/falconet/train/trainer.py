@@ -107,7 +107,8 @@ class Trainer:
         `on_step`: called with the step, from 1 over all epochs, and its mean loss over the rows of all processes.
 
         Raises ConfigError, DataError (also for a loss that is not a number) and ArtifactError (a run that cannot be
-        resumed). On SIGTERM it writes a snapshot and raises SystemExit(143).
+        resumed). When any of the processes gets SIGUSR1, a snapshot is written and training goes on; on SIGTERM one is
+        written and SystemExit(143) raised.
         """
         if self.config.patience is not None and valid is None:
             raise ConfigError("`patience` without validation data", hint="fit(..., valid=loader), or no patience")
@@ -150,8 +151,8 @@ class _Fit:
         self.bfloat16 = self._use_bfloat16()
         self.position = Position()
         self.unread: list[Tensor] = []
-        self.told = False  # to stop, by a signal, and perhaps this process alone
-        self.stop = False  # the same, known to all processes
+        self.told_to_stop = self.told_to_save = False  # by a signal, and perhaps this process alone
+        self.stop = self.save = False  # the same, known to all processes
 
     def run(self, resume: Resume, step_key: str | None) -> TrainResult:
         config = describe(self.config, self.model, self.loader, self.valid, step_key)
@@ -159,7 +160,7 @@ class _Fit:
             self.position, finished = self.recovery.open(config, resume)
             if not finished:
                 self._announce()
-                with self._on_sigterm():
+                with self._on_signals():
                     while self.position.epoch < self.config.epochs and not self._out_of_patience():
                         self._epoch()
                 if self.valid is not None:
@@ -188,8 +189,9 @@ class _Fit:
                 due = every is not None and place.done % every == 0 and not last
                 if due or last or not self.gpu or len(self.unread) == _LOOK:
                     self._read()
-                if due or self.stop:
+                if due or self.stop or (self.save and not last):
                     self.recovery.save(place, best=False)
+                self.save = False
                 if self.stop:
                     runtime.barrier()
                     raise SystemExit(143)
@@ -204,7 +206,8 @@ class _Fit:
         with self.optimizers.tables.collect() as touched:
             with self._autocast():
                 losses_R = self.objective(batch)
-            global_sums = runtime.sums(sums(losses_R, batch, self.told))
+            to_save, self.told_to_save = self.told_to_save, False
+            global_sums = runtime.sums(sums(losses_R, batch, self.told_to_stop, to_save))
             total = losses_R.sum() if batch.weights is None else (losses_R * batch.weights).sum()
             (total / global_sums[1].clamp(min=1e-30).float()).backward()  # gradients are added up over processes
         steps = self.config.epochs * len(self.loader)
@@ -213,16 +216,17 @@ class _Fit:
         self.unread.append(global_sums)
 
     def _read(self) -> None:
-        """Take in the sums of the last steps: loss, weight, and whether any process was told to stop."""
+        """Take in the sums of the last steps: loss, weight, and what any process was told to do."""
         place = self.position
         for behind, values in zip(reversed(range(len(self.unread))), self.unread, strict=True):
-            loss, weight, told = values.tolist()
+            loss, weight, stop, save = values.tolist()
             if not math.isfinite(loss):
                 raise DataError(
                     f"the loss is {loss} at step {place.step - behind} of epoch {place.epoch + 1}",
                     hint="a smaller learning rate, `clip_norm`, or a look for infinite values in the features",
                 )
-            place.loss, place.weight, self.stop = place.loss + loss, place.weight + weight, self.stop or told > 0
+            place.loss, place.weight = place.loss + loss, place.weight + weight
+            self.stop, self.save = self.stop or stop > 0, self.save or save > 0
             if self.on_step is not None:
                 self.on_step(place.done - behind, loss / weight if weight else 0.0)
         self.unread.clear()
@@ -270,17 +274,23 @@ class _Fit:
         self.recovery.log("start", step=self.position.done, world=world, device=device, precision=precision)
 
     @contextmanager
-    def _on_sigterm(self) -> Iterator[None]:
-        """Within the block SIGTERM only asks for a stop; the loop stops after the step."""
+    def _on_signals(self) -> Iterator[None]:
+        """Within the block SIGTERM asks for a stop and SIGUSR1 for a snapshot; the loop does it after the step."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
-        def ask(number: int, frame: FrameType | None) -> None:
-            self.told = True
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.told_to_stop = True
 
-        before = signal.signal(signal.SIGTERM, ask)
+        def save(number: int, frame: FrameType | None) -> None:
+            self.told_to_save = True
+
+        before = {signal.SIGTERM: signal.signal(signal.SIGTERM, stop)}
+        if hasattr(signal, "SIGUSR1"):  # not on Windows
+            before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, save)
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)

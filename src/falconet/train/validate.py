@@ -23,14 +23,14 @@ from falconet.train.runtime import Runtime
 LOWER_IS_BETTER = ("loss", "log_loss", "mse", "rmse", "mae")
 
 
-def sums(losses_R: Tensor, batch: Batch, told: bool = False) -> Tensor:
-    """Of this process, in float64: sum of the losses, sum of the weights (or rows), and whether it was told to stop."""
+def sums(losses_R: Tensor, batch: Batch, stop: bool = False, save: bool = False) -> Tensor:
+    """Of this process, in float64: sum of the losses, sum of the weights (or rows), and what it was told to do."""
     losses_R = losses_R.detach().double()
     if batch.weights is None:
         loss, weight = losses_R.sum(), losses_R.new_tensor(float(batch.rows))
     else:
         loss, weight = (losses_R * batch.weights).sum(), batch.weights.double().sum()
-    return torch.stack([loss, weight, losses_R.new_tensor(float(told))])
+    return torch.stack([loss, weight, *losses_R.new_tensor([float(stop), float(save)])])
 
 
 @torch.no_grad()
@@ -43,7 +43,7 @@ def validate(
 ) -> Figures:
     """The mean loss and the metrics of a model, the same on every process."""
     objective = Objective(model).eval()
-    total = torch.zeros(3, dtype=torch.float64, device=runtime.device)
+    total = torch.zeros(4, dtype=torch.float64, device=runtime.device)
     states = []
     with closing(valid.batches(0, 0, runtime.rank, runtime.world)) as batches:
         for batch in (b.to(runtime.device) for b in batches):
@@ -51,7 +51,7 @@ def validate(
                 total += sums(objective(batch), batch)
                 if metrics is not None:
                     states.append(metrics.partial(model(batch).float(), _target(batch)))
-    loss, weight, _ = runtime.sums(total).tolist()
+    loss, weight, *_ = runtime.sums(total).tolist()
     figures: Figures = {"loss": loss / weight if weight else 0.0}
     if metrics is not None:
         figures |= metrics.finish({name: _of_all(x, runtime) for name, x in metrics.merge(states).items()})

@@ -43,7 +43,7 @@ def test_a_bucket_has_all_its_rows_in_the_order_of_the_data(
 def test_nothing_is_left_beside_the_files(tmp_path: Path) -> None:
     room = tmp_path / "room"
     spread(LOCAL, parts_of(tmp_path, 30), apply=lambda f: f, bucket=MOD, buckets=3, folder=room)
-    assert sorted(path.name for path in room.iterdir()) == ["part-000000.parquet", "part-000001.parquet"]
+    assert sorted(path.name for path in room.iterdir()) == ["part-000000.arrows", "part-000001.arrows"]
 
 
 def test_a_bucket_without_rows_keeps_the_types(tmp_path: Path) -> None:

@@ -7,13 +7,16 @@ files   = exchange(..., finish=g)                                               
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from falconet.compute.engine import collect
 from falconet.compute.executor import ROW, Executor, Part, reach, reading
@@ -22,6 +25,23 @@ from falconet.errors import DataError
 BUCKET = "__bucket__"
 Transform: TypeAlias = Callable[[pl.LazyFrame], pl.LazyFrame]
 """A part's rows (with `__row__`) to other rows. It may run twice, and anywhere."""
+BucketOf: TypeAlias = pl.Expr | Callable[[pl.DataFrame], NDArray[np.unsignedinteger]]
+"""Which bucket each row goes to: an expression, or a function of the rows."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one part gave to a bucket: some bytes of a file, which are an Arrow stream."""
+
+    path: str
+    offset: int
+    size: int
+    rows: int
+
+    def read(self) -> pl.DataFrame:
+        with Path(self.path).open("rb") as file:
+            file.seek(self.offset)
+            return pl.read_ipc_stream(file.read(self.size))
 
 
 @dataclass(frozen=True)
@@ -31,7 +51,7 @@ class Bucket:
     It stands wherever a Part does.
     """
 
-    slices: tuple[Part, ...]
+    slices: tuple[Slice, ...]
     first_row: int
 
     @property
@@ -41,11 +61,12 @@ class Bucket:
 
     @property
     def rows(self) -> int:
-        return sum(part.rows for part in self.slices)
+        return sum(piece.rows for piece in self.slices)
 
     def scan(self, *, row_numbers: bool = False) -> pl.LazyFrame:
-        """The rows, lazily, with the numbers in the data set that were stored with them if `row_numbers`."""
-        frame = pl.concat([part.scan() for part in self.slices])
+        """The rows, in memory from now on, with the numbers in the data set stored with them if `row_numbers`."""
+        with reading(f"`{self.path}`"):
+            frame = pl.concat([piece.read() for piece in self.slices]).lazy()
         return frame if row_numbers else frame.drop(ROW)
 
 
@@ -57,7 +78,7 @@ def spread(
     parts: Sequence[Source],
     *,
     apply: Transform,
-    bucket: pl.Expr | None = None,
+    bucket: BucketOf | None = None,
     buckets: int = 1,
     folder: Path,
     done: Callable[[int], None] | None = None,
@@ -75,8 +96,8 @@ def spread(
     found: list[Bucket] = []
     first = 0
     for b in range(buckets):
-        slices = [Part(path, offsets[b], offsets[b + 1] - offsets[b], 0) for path, offsets in pieces]
-        filled = [part for part in slices if part.rows]
+        slices = [written[b] for written in pieces]
+        filled = [piece for piece in slices if piece.rows]
         found.append(Bucket(tuple(filled or slices[:1]), first))
         first += found[-1].rows
     return tuple(found)
@@ -87,7 +108,7 @@ def exchange(
     parts: Sequence[Source],
     *,
     apply: Transform,
-    bucket: pl.Expr,
+    bucket: BucketOf,
     buckets: int,
     finish: Transform,
     folder: Path,
@@ -115,36 +136,47 @@ def _rows_to(done: Callable[[int], None]) -> Callable[[tuple[int, Source]], None
 
 @dataclass(frozen=True)
 class _Spread:
-    """One part to one file sorted by bucket: its path, and the offset of each bucket in it."""
+    """One part to one file sorted by bucket: a slice of it for each bucket."""
 
     apply: Transform
-    bucket: pl.Expr | None
+    bucket: BucketOf | None
     buckets: int
     folder: str
 
-    def __call__(self, item: tuple[int, Source]) -> tuple[str, tuple[int, ...]]:
+    def __call__(self, item: tuple[int, Source]) -> tuple[Slice, ...]:
         i, part = item
         folder = reach(self.folder)
         frame = self.apply(part.scan(row_numbers=True))
         numbered = ROW in frame.collect_schema()
         if not numbered:
             frame = frame.with_row_index(ROW, offset=part.first_row).with_columns(pl.col(ROW).cast(pl.UInt64))
-        if self.bucket is not None:
-            frame = frame.with_columns(self.bucket.cast(pl.UInt32).alias(BUCKET)).sort(BUCKET, maintain_order=True)
+        if isinstance(self.bucket, pl.Expr):
+            frame = frame.with_columns(self.bucket.cast(pl.UInt32).alias(BUCKET))
         with reading(f"`{part.path}`"):
             made = collect(frame)
         if not numbered and self.bucket is not None:
             _check_rows(made, part)
         offsets: tuple[int, ...] = (0, made.height)
         if self.bucket is not None:
-            counts = made[BUCKET].value_counts()
-            count = dict(zip(counts[BUCKET], counts["count"], strict=True))
-            offsets = tuple(accumulate((count.get(b, 0) for b in range(self.buckets)), initial=0))
-            if offsets[-1] != made.height:
-                raise DataError(f"a bucket is null or not below {self.buckets}, by the expression {self.bucket}")
-            made = made.drop(BUCKET)
-        group = max(1024, min(131_072, made.height // self.buckets))
-        return _store(made, folder / f"part-{i:06d}.parquet", group), offsets
+            made, offsets = self._sorted(made, self.bucket)
+        return _store_slices(made, offsets, folder / f"part-{i:06d}.arrows")
+
+    def _sorted(self, made: pl.DataFrame, bucket: BucketOf) -> tuple[pl.DataFrame, tuple[int, ...]]:
+        """The rows bucket by bucket, and where each bucket begins."""
+        if isinstance(bucket, pl.Expr):
+            column = made.drop_in_place(BUCKET)
+            if column.has_nulls() or (len(column) and int(column.max()) >= self.buckets):  # type: ignore[arg-type]
+                raise DataError(f"a bucket is null or not below {self.buckets}, by the expression {bucket}")
+            numbers = column.to_numpy()
+        else:
+            numbers = bucket(made)
+        offsets = accumulate(np.bincount(numbers.astype(np.int64), minlength=self.buckets).tolist(), initial=0)
+        # Numbers of 16 bits are sorted in one go over the digits.
+        narrow = numbers.astype(np.uint16 if self.buckets <= 2**16 else np.uint32)
+        order = np.argsort(narrow, kind="stable")
+        if made.height < 2**32:
+            order = order.astype(np.uint32)
+        return made.rechunk()[pl.Series(order)], tuple(offsets)
 
 
 def _check_rows(made: pl.DataFrame, part: Source) -> None:
@@ -168,12 +200,30 @@ class _Finish:
         folder = reach(self.folder)
         with reading(f"`{bucket.path}`"):
             frame = collect(self.finish(bucket.scan(row_numbers=True)))
-        return _store(frame, folder / f"bucket-{i:06d}.parquet", 131_072), frame.height
+        return _store(frame, folder / f"bucket-{i:06d}.parquet"), frame.height
 
 
-def _store(frame: pl.DataFrame, path: Path, group: int) -> str:
-    """Written aside and renamed: the function may run a second time, or twice at once."""
-    aside = path.with_name(f".tmp-{path.name}-{uuid.uuid4().hex}")
-    frame.write_parquet(aside, compression="lz4", row_group_size=group, statistics=False)
-    aside.replace(path)
+def _store(frame: pl.DataFrame, path: Path) -> str:
+    with _aside(path) as aside:
+        frame.write_parquet(aside, compression="lz4", row_group_size=131_072, statistics=False)
     return str(path)
+
+
+def _store_slices(frame: pl.DataFrame, offsets: Sequence[int], path: Path) -> tuple[Slice, ...]:
+    """A file of Arrow streams one after the other: each is read alone, whatever the number of the others."""
+    slices = []
+    with _aside(path) as aside, aside.open("wb") as file:
+        for start, stop in pairwise(offsets):
+            begin = file.tell()
+            # The oldest layout, since strings in lists would bring those of all other rows along.
+            frame[start:stop].write_ipc_stream(file, compression="uncompressed", compat_level=pl.CompatLevel.oldest())
+            slices.append(Slice(str(path), begin, file.tell() - begin, stop - start))
+    return tuple(slices)
+
+
+@contextmanager
+def _aside(path: Path) -> Iterator[Path]:
+    """A name to write under, renamed at the end: the function may run a second time, or twice at once."""
+    aside = path.with_name(f".tmp-{path.name}-{uuid.uuid4().hex}")
+    yield aside
+    aside.replace(path)

@@ -26,37 +26,45 @@ def infer_json(file: Found) -> dict[str, pl.DataType]:
     """The type of each key of a file, in the order in which they appear; Null where no line has a value."""
     found: dict[str, pl.DataType] = {}
     for line, block in _blocks(file):
+        whole = pa_json.ReadOptions(block_size=len(block) + 1, use_threads=False)
         try:
-            pa_json.read_json(
-                pa.BufferReader(block), read_options=pa_json.ReadOptions(block_size=len(block) + 1, use_threads=False)
-            )
-            here = pl.read_ndjson(block, infer_schema_length=None).schema
+            seen = pa_json.read_json(pa.BufferReader(block), read_options=whole).schema
+            types = pl.read_ndjson(block, infer_schema_length=None).schema
         except (pa.ArrowInvalid, pl.exceptions.PolarsError) as error:
-            _explain(file, line, block, error)
-        for name, dtype in here.items():
+            _explain(file, str(error))
+        for field in seen:
+            name, dtype = field.name, _in_order(types[field.name], field.type)
+            if "Int128" in str(dtype):
+                raise SchemaError(
+                    f"{file.where}, after line {line}: `{name}` holds whole numbers of more than 64 bits",
+                    hint="write them as strings",
+                )
             before = found.get(name, dtype)
             wide = widest(before, dtype, inferred=True)
             if wide is None:
-                raise SchemaError(
-                    f"{file.where}, after line {line}: `{name}` is {dtype}, and {before} in the lines before",
-                    hint="all values of a key are of one kind",
-                )
+                _explain(file, f"`{name}` is {dtype} after line {line}, and {before} in the lines before")
             found[name] = wide
-    for name, dtype in found.items():
-        if "Int128" in str(dtype):
-            raise SchemaError(
-                f"{file.where}: `{name}` holds whole numbers of more than 64 bits", hint="write them as strings"
-            )
     return found
+
+
+def _in_order(dtype: pl.DataType, seen: pa.DataType) -> pl.DataType:
+    """The type with the fields of its structs in the order in which they appear (Polars has an order of its own)."""
+    if isinstance(dtype, pl.List):
+        inner = dtype.inner if isinstance(dtype.inner, pl.DataType) else dtype.inner()
+        return pl.List(_in_order(inner, seen.value_type))
+    if isinstance(dtype, pl.Struct):
+        types = {f.name: f.dtype if isinstance(f.dtype, pl.DataType) else f.dtype() for f in dtype.fields}
+        return pl.Struct({field.name: _in_order(types[field.name], field.type) for field in seen})
+    return dtype
 
 
 def read_json(file: Found, schema: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
     """The rows of a file with the columns of `schema`, in blocks."""
-    for line, block in _blocks(file):
+    for _, block in _blocks(file):
         try:
             yield pl.read_ndjson(block, schema=dict(schema))
         except pl.exceptions.PolarsError as error:
-            _explain(file, line, block, error)
+            _explain(file, str(error))
 
 
 def _blocks(file: Found) -> Iterator[tuple[int, bytes]]:
@@ -79,28 +87,30 @@ def _blocks(file: Found) -> Iterator[tuple[int, bytes]]:
         yield line, rest.removeprefix(b"\xef\xbb\xbf")
 
 
-def _explain(file: Found, first: int, block: bytes, error: Exception) -> NoReturn:
-    """Raise what is wrong with the first line of a block that is; if none is, what the parser said."""
+def _explain(file: Found, said: str) -> NoReturn:
+    """Raise what is wrong with the first line that is; if none is, what was `said`."""
     kinds: dict[str, str] = {}
-    for number, line in enumerate(block.split(b"\n"), start=first):
-        if not line.strip():
-            continue
-        where = f"{file.where}, line {number}"
-        try:
-            value = json.loads(line.decode(), parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as wrong:
-            raise DataError(
-                f"{where}: no JSON: {wrong}", hint=f"the line is `{line[:80].decode(errors='replace')}`"
-            ) from wrong
-        if not isinstance(value, dict):
-            raise DataError(f"{where}: no object but {_kind(value)}", hint='a line is like {"user": 1, "item": 7}')
-        for name, inner in value.items():
-            if inner is not None and (kind := kinds.setdefault(name, _kind(inner))) != _kind(inner):
-                raise SchemaError(
-                    f"{where}: `{name}` is {_kind(inner)}, and {kind} in the lines before",
-                    hint="all values of a key are of one kind",
-                )
-    raise DataError(f"{file.where}, after line {first}: {str(error).splitlines()[0]}") from error
+    for first, block in _blocks(file):
+        for number, line in enumerate(block.split(b"\n"), start=first):
+            if line.strip():
+                _check(line, f"{file.where}, line {number}", kinds)
+    raise DataError(f"{file.where} cannot be read as JSON lines: {said.splitlines()[0]}")
+
+
+def _check(line: bytes, where: str, kinds: dict[str, str]) -> None:
+    try:
+        value = json.loads(line.decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        shown = line[:80].decode(errors="replace")
+        raise DataError(f"{where}: no JSON: {error}", hint=f"the line is `{shown}`") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: no object but {_kind(value)}", hint='a line is like {"user": 1, "item": 7}')
+    for name, inner in value.items():
+        if inner is not None and (kind := kinds.setdefault(name, _kind(inner))) != _kind(inner):
+            raise SchemaError(
+                f"{where}: `{name}` is {_kind(inner)}, and {kind} in the lines before",
+                hint="all values of a key are of one kind",
+            )
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -77,13 +77,14 @@ class Found:
 
     @contextmanager
     def opened(self) -> Iterator[pa.NativeFile]:
-        """The file for reading, as it is. What goes wrong with the store or the disk becomes a DataError."""
+        """The file for reading, as it is. What goes wrong with the store becomes a DataError."""
         if self.store is None:
             try:
-                with pa.OSFile(self.path) as file:
-                    yield file
+                local = pa.OSFile(self.path)
             except OSError as error:
                 raise DataError(f"{self.where} cannot be read: {error}") from error
+            with local:
+                yield local
             return
         with (
             self.store.errors(self.where),

@@ -148,7 +148,11 @@ def as_polars(source: Any) -> pl.DataFrame | pl.LazyFrame:
             return pl.from_pandas(source, include_index=False)
     except (pa.ArrowException, pl.exceptions.PolarsError, TypeError, ValueError) as error:
         raise DataError(f"{where} cannot be read: {_first_line(error)}") from error
-    raise DataError(
+    raise _no_table(source)
+
+
+def _no_table(source: Any) -> DataError:
+    return DataError(
         f"a {type(source).__name__} is not a data set",
         hint="a path (file, folder, glob), a list of paths, or a Polars, pandas or Arrow table",
     )
@@ -163,7 +167,10 @@ def _store(source: Any) -> File:
     known = isinstance(source, (pl.DataFrame, pl.LazyFrame, pa.Table, pa.RecordBatch)) or _is_pandas(source)
     try:
         if not known and hasattr(source, "__arrow_c_stream__"):
-            reader = pa.RecordBatchReader.from_stream(source)
+            try:
+                reader = pa.RecordBatchReader.from_stream(source)
+            except pa.ArrowInvalid as error:  # a single column, of no name
+                raise _no_table(source) from error
             _write_batches(reader.schema, reader, path, "the frame")
         elif type(source).__module__ == "pyarrow._dataset":
             _write_batches(source.schema, source.to_batches(), path, "the frame")

@@ -50,7 +50,9 @@ class TextFormat:
             raise ConfigError(f"encoding={self.encoding!r} is not known", hint="like utf-8, latin-1, utf-16") from error
         if self.separator is not None and (not self.separator or set(self.separator) & set('\r\n"')):
             raise ConfigError(f"separator={self.separator!r}", hint="one or more characters of a line, no quotes")
-        if self.quote is not None and (len(self.quote) != 1 or not self.quote.isascii()):
+        if self.quote is not None and (
+            len(self.quote) != 1 or not self.quote.isascii() or self.quote == self.separator
+        ):
             raise ConfigError(f"quote={self.quote!r}", hint="one character, or None where there are no quotes")
         if self.names is not None and (twice := _twice(self.names)):
             raise ConfigError(f"`{twice}` is in `columns` twice")
@@ -153,8 +155,12 @@ def _names(file: Found, text: TextFormat) -> tuple[str, ...]:
     """The names of the columns: those given, or the first line."""
     if text.names is not None:
         return text.names
-    with _reading(file):
-        first = next(_records(file, text), None)
+    first = None
+    try:
+        with _reading(file):
+            first = next(_records(file, text), None)
+    except (csv.Error, UnicodeError):
+        _explain(file, text, (), None)
     if first is None:
         hint = "a CSV file starts with a line of column names; without one: `has_header=False, columns=[…]`"
         raise DataError(f"{file.where} is empty", hint=hint)

@@ -6,6 +6,7 @@ from falconet.etl.ops.columns import LambdaOp
 from falconet.etl.ops.fill import FillMissing
 from falconet.etl.ops.history import History
 from falconet.etl.ops.join import JoinExternal
+from falconet.etl.ops.join_groupby import JoinGroupby
 from falconet.etl.ops.lists import ListSlice, ValueCount
 from falconet.etl.ops.metadata import (
     AddMetadata,
@@ -42,6 +43,7 @@ __all__ = [
     "FrameOp",
     "History",
     "JoinExternal",
+    "JoinGroupby",
     "KeyedOp",
     "LambdaOp",
     "ListSlice",

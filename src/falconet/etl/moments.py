@@ -63,11 +63,15 @@ def sums(
         values = values.with_columns(_exponent(pl.col("number")).alias("exponent"))
         values = values.with_columns(_integer(pl.col("number"), pl.col("exponent")))
     names = _names(squares)
-    ends = [f"{name}_{end}" for name in names for end in ("top", "bottom")]
     summed = _halves(values, by, squares).group_by(*by, "exponent")
-    counted = summed.agg(pl.len().cast(pl.Int64).alias("count"), pl.col(ends).sum())
+    counted = summed.agg(pl.len().cast(pl.Int64).alias("count"), pl.col(columns(squares=squares)[2:]).sum())
     whole = [_whole(name, _HALF).alias(name) for name in names]
     return _stored(counted.select(*by, "exponent", "count", *whole), by, names)
+
+
+def columns(*, squares: bool = False) -> list[str]:
+    """The columns of a state, those of a key apart."""
+    return ["exponent", "count", *(f"{name}_{end}" for name in _names(squares) for end in ("top", "bottom"))]
 
 
 def merge(states: Sequence[pl.DataFrame], by: Sequence[str] = ()) -> pl.DataFrame:

@@ -18,6 +18,7 @@ import polars as pl
 
 from falconet.etl.table import flatten
 
+COLUMNS = ("value", "binned", "count")
 EXACT = 1_000_000
 _BIN = 1 << 43  # what the 9 digits after a number's first leave of its 52 digits
 _SMALLEST = 2.0**-1022
@@ -100,7 +101,7 @@ def _bounded(state: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 def _sum(state: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     summed = state.lazy().group_by(*by, "value").agg(pl.col("binned").any(), pl.col("count").sum())
-    return summed.sort(*by, "value").select(*by, "value", "binned", "count").collect()
+    return summed.sort(*by, "value").select(*by, *COLUMNS).collect()
 
 
 def _middle(x: pl.Expr) -> pl.Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -89,6 +89,9 @@ class History(StatOp):
     def _in_order(self, events: pl.LazyFrame) -> pl.LazyFrame:
         return events.sort([name for name in (self.key, self.time, ROW, self.item) if name is not None])
 
+    def slice_by(self, group: Group) -> tuple[str, ...]:
+        return (self.key,)
+
     def finish(self, state: pl.DataFrame) -> Histories:
         return Histories(plan=self, events=state)
 
@@ -130,19 +133,15 @@ class Histories(FrameOp):
         return {**outputs, self.plan.name: replace(made, tags=tags, nullable=False, **of_item)}  # type: ignore[arg-type]
 
     def _look_up(self, frame: pl.DataFrame) -> pl.DataFrame:
-        # Few rows at a time: the places of their items fit in the cache, and memory is used again.
-        made = pl.concat([self._histories(rows) for rows in frame.iter_slices(SLICE_ROWS)] or [self._histories(frame)])
-        return frame.with_columns(made.alias(self.plan.name))
-
-    def _histories(self, frame: pl.DataFrame) -> pl.Series:
         start, end = self._spans_of(frame)
-        if self.plan.time is None:
-            values, lengths = self._others(frame, start, end)
-        else:
-            stop = self._before(frame, start, end)
-            lengths = np.minimum(stop - start, self.plan.length)
-            values = self._items.gather(_ranges(stop - lengths, lengths))
-        return _lists(values, lengths)
+        asked = self._own(frame) if self.plan.time is None else self._asked(frame)
+        histories: Callable[[pl.DataFrame, Ints, Ints], tuple[pl.Series, Ints]]
+        histories = self._others if self.plan.time is None else self._earlier
+        # Few rows at a time: the places of their items fit in the cache, and memory is used again.
+        cuts = range(0, max(1, len(frame)), SLICE_ROWS)
+        rows = (slice(cut, cut + SLICE_ROWS) for cut in cuts)
+        made = pl.concat([_lists(*histories(asked[of], start[of], end[of])) for of in rows])
+        return frame.with_columns(made.alias(self.plan.name))
 
     def _spans_of(self, frame: pl.DataFrame) -> tuple[Ints, Ints]:
         """Per row from where to where its key's events are; 0 to 0 for an unknown key."""
@@ -151,42 +150,62 @@ class Histories(FrameOp):
         found = asked.join(self._spans.lazy(), on="key", how="left", maintain_order="left").collect()
         return found["start"].fill_null(0).to_numpy(), found["end"].fill_null(0).to_numpy()
 
-    def _before(self, frame: pl.DataFrame, start: Ints, end: Ints) -> Ints:
-        """Where the events that a row may see end: a binary search among its key's events, for all rows at once."""
-        assert self.plan.time is not None
-        asked = frame[self.plan.time]
-        time = _numbers(asked.cast(self.events.schema[self.plan.time]) if asked.dtype.is_temporal() else asked)
-        row = None if self.plan.row is None else frame[self.plan.row].cast(pl.Int64)
-        first = np.zeros(0) if row is None else row.fill_null(np.iinfo(np.int64).min).to_numpy()
-        low, high = start.copy(), end.copy()
-        searching = np.flatnonzero(low < high)
-        while len(searching):
-            middle = (low[searching] + high[searching]) // 2
-            smaller = self._event_times[middle] < time[searching]
-            if row is not None:
-                tied = self._event_times[middle] == time[searching]
-                smaller |= tied & (self._event_rows[middle] < first[searching])
-            low[searching] = np.where(smaller, middle + 1, low[searching])
-            high[searching] = np.where(smaller, high[searching], middle)
-            searching = searching[low[searching] < high[searching]]
-        known = asked.is_not_null() & asked.is_not_nan() if asked.dtype.is_float() else asked.is_not_null()
-        return np.where(known.to_numpy(), low, end)
+    def _asked(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """What a row's events must be before: `time`, null for all of them, and the number of its `row`, if asked."""
+        time = frame[self.plan.time or ""]
+        if time.dtype.is_temporal():
+            time = time.cast(self.events.schema[self.plan.time or ""])
+        asked = {"time": time.fill_nan(None) if time.dtype.is_float() else time}
+        if self.plan.row is not None:
+            asked["row"] = frame[self.plan.row].cast(pl.Int64).fill_null(np.iinfo(np.int64).min)
+        return pl.DataFrame(asked)
 
-    def _others(self, frame: pl.DataFrame, start: Ints, end: Ints) -> tuple[pl.Series, Ints]:
-        """The last items of a key but for the row's own item: enough of them are taken that it can be left out."""
+    def _earlier(self, asked: pl.DataFrame, start: Ints, end: Ints) -> tuple[pl.Series, Ints]:
+        """The last items of a key before a time."""
+        stop = np.where(asked["time"].is_null().to_numpy(), end, self._before(asked, start, end))
+        lengths = np.minimum(stop - start, self.plan.length)
+        return self._taken(stop - lengths, lengths), lengths
+
+    def _before(self, asked: pl.DataFrame, start: Ints, end: Ints) -> Ints:
+        """Where the events that a row may see end: a binary search among its key's events, for all rows at once."""
+        time = _numbers(asked["time"])
+        row = asked["row"].to_numpy() if "row" in asked.columns else None
+        low, left = start.copy(), end - start
+        for _ in range(int(left.max(initial=0)).bit_length()):
+            half = left >> 1
+            middle = np.minimum(low + half, len(self.events) - 1)
+            smaller = self._event_times[middle] < time
+            if row is not None:
+                smaller |= (self._event_times[middle] == time) & (self._event_rows[middle] < row)
+            smaller &= left > 0
+            low += smaller * (half + 1)
+            left = np.where(smaller, left - half - 1, half)
+        return low
+
+    def _own(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """A row's `item`, and how often its key met it: `times`."""
         key, item = self.plan.key, self.plan.item
         asked = frame.lazy().select(
             key=matching(pl.col(key), frame.schema[key], self.events.schema[key], key),
             item=matching(pl.col(item), frame.schema[item], self.events.schema[item], item),
         )
-        own = asked.join(self._counts.lazy(), on=["key", "item"], how="left", maintain_order="left").collect()
-        taken = np.minimum(end - start, self.plan.length + own["times"].fill_null(0).to_numpy())
-        values = self._items.gather(_ranges(end - taken, taken))
+        own = asked.join(self._counts.lazy(), on=["key", "item"], how="left", maintain_order="left")
+        return own.select("item", pl.col("times").fill_null(0)).collect()
+
+    def _others(self, own: pl.DataFrame, start: Ints, end: Ints) -> tuple[pl.Series, Ints]:
+        """The last items of a key but for the row's own item: enough of them are taken that it can be left out."""
+        taken = np.minimum(end - start, self.plan.length + own["times"].to_numpy())
+        values = self._taken(end - taken, taken)
         owner = np.repeat(np.arange(len(taken)), taken)
-        other = values.ne_missing(own["item"].gather(owner)).to_numpy()
-        left = np.bincount(owner[other], minlength=len(taken)).astype(np.int64)
+        other = values.ne_missing(own["item"].gather(pl.Series(owner)))
+        left = np.bincount(owner[other.to_numpy()], minlength=len(taken)).astype(np.int64)
         kept = np.minimum(left, self.plan.length)
-        return values.filter(pl.Series(other)).gather(_ranges(np.cumsum(left) - kept, kept)), kept
+        places = _ranges(np.cumsum(left) - kept, kept)
+        return values.filter(other).gather(pl.Series(places)), kept
+
+    def _taken(self, start: Ints, lengths: Ints) -> pl.Series:
+        """The items of spans of events, one span after the other."""
+        return self._items.gather(pl.Series(_ranges(start, lengths)))  # twice as fast as with an array
 
     def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:
         start, end = self._span_of.get(values[self.plan.key], (0, 0))

@@ -6,7 +6,7 @@ import falconet as fl
 
 PUBLIC = {
     "Batch", "ColumnSelector", "DaskExecutor", "Dataset", "FalconetError", "FittedWorkflow", "Loader", "LocalExecutor",
-    "Ragged", "Recommender", "Runtime", "Schema", "Shuffle", "Tag", "TrainConfig", "Trainer", "Workflow",
+    "MapLoader", "Ragged", "Recommender", "Runtime", "Schema", "Shuffle", "Tag", "TrainConfig", "Trainer", "Workflow",
     "get_embedding_sizes", "launch", "models", "nn", "ops",
 }  # fmt: skip
 

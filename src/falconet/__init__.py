@@ -17,6 +17,7 @@ _HOME = {
     "FittedWorkflow": "falconet.etl.workflow",
     "Loader": "falconet.loader.loader",
     "LocalExecutor": "falconet.compute.local",
+    "MapLoader": "falconet.loader.map_style",
     "Ragged": "falconet.batch",
     "Recommender": "falconet.serve.recommender",
     "Runtime": "falconet.train.runtime",
@@ -40,6 +41,7 @@ __all__ = [
     "FittedWorkflow",
     "Loader",
     "LocalExecutor",
+    "MapLoader",
     "Ragged",
     "Recommender",
     "Runtime",
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from falconet.etl.workflow import FittedWorkflow, Workflow
     from falconet.etl.writer import Shuffle
     from falconet.loader.loader import Loader
+    from falconet.loader.map_style import MapLoader
     from falconet.schema import Schema, Tag, get_embedding_sizes
     from falconet.serve.recommender import Recommender
     from falconet.train.launch import launch

@@ -29,8 +29,17 @@ def test_batchnorm_takes_one_row_and_none() -> None:
 
 
 def test_batchnorm_says_what_it_takes() -> None:
-    with pytest.raises(ValueError, match=r"takes \[rows, channels\], not 3 dimensions"):
-        BatchNorm(2)(torch.zeros(4, 2, 3))
+    with pytest.raises(ValueError, match=r"takes \[rows, 2 channels, ...\], not \[4, 3\]"):
+        BatchNorm(2)(torch.zeros(4, 3))
+
+
+def test_batchnorm_of_images_is_torchs_on_one_process() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(5, 3, 4, 2) * 2 + 1
+    ours, theirs = BatchNorm(3), nn.BatchNorm2d(3)
+    assert torch.allclose(ours(x), theirs(x), atol=1e-6)
+    assert torch.allclose(ours.running_var, theirs.running_var, atol=1e-6)  # type: ignore[arg-type]
+    assert torch.allclose(ours.eval()(x), theirs.eval()(x), atol=1e-6)
 
 
 def test_mlp_rest_follows_first() -> None:

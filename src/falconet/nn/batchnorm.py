@@ -18,18 +18,20 @@ from falconet.nn.collective import from_all, is_shared
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """`nn.BatchNorm1d` over the rows of all processes; equal to it on one. Input and output: [B, C], float32.
+    """`nn.BatchNorm1d`, 2d and 3d over the rows of all processes; equal to them on one. [B, C] or [B, C, ...], float32.
 
     A process may have any number of rows, also none. A global batch of a single row has no spread: it is normalised
     by the running statistics, which it leaves alone.
     """
 
-    def forward(self, x_BC: Tensor) -> Tensor:
-        self._check_input_dim(x_BC)
-        if x_BC.dim() != 2:
-            raise ValueError(f"BatchNorm takes [rows, channels], not {x_BC.dim()} dimensions")
-        with torch.autocast(x_BC.device.type, enabled=False):
-            return self._normalise(x_BC.float())
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() < 2 or x.shape[1] != self.num_features:
+            raise ValueError(f"BatchNorm takes [rows, {self.num_features} channels, ...], not {list(x.shape)}")
+        with torch.autocast(x.device.type, enabled=False):
+            if x.dim() == 2:
+                return self._normalise(x.float())
+            places = x.float().movedim(1, -1)  # each place of an image counts as a row
+            return self._normalise(places.reshape(-1, self.num_features)).view(places.shape).movedim(-1, 1)
 
     def _normalise(self, x_BC: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None:

@@ -27,6 +27,7 @@ from falconet.io.artifact import clean, is_complete, read_artifact, read_manifes
 from falconet.models.base import Model
 from falconet.models.store import save_model
 from falconet.progress import note
+from falconet.train.parallel import plain_keys
 
 FORMAT = 1
 Resume = Literal["never", "auto", "must"]
@@ -188,7 +189,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
         save_model(model, folder)
         return
     with write_artifact(folder, "weights", overwrite=True) as draft:
-        _save(model.state_dict(), draft.path / "model.safetensors")
+        _save(plain_keys(model.state_dict()), draft.path / "model.safetensors")
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -14,7 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from falconet.batch import Batch
 from falconet.errors import ArtifactError, ConfigError
 from falconet.nn.batchnorm import BatchNorm
+from falconet.nn.supervised import freeze, is_frozen
 from falconet.train.runtime import Runtime
+
+_BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class Objective(nn.Module):
@@ -87,15 +90,15 @@ def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
 
 
 def share_batchnorm(module: nn.Module) -> None:
-    """Exchange every BatchNorm1d inside a module, in place, for one whose sums go over all processes."""
+    """Exchange every BatchNorm1d, 2d and 3d inside a module, in place, for one whose sums go over all processes."""
     for name, child in module.named_children():
-        if type(child) is not nn.BatchNorm1d:
+        if not isinstance(child, _BATCHNORMS) or type(child) not in _BATCHNORMS:  # subclasses are left alone
             share_batchnorm(child)
             continue
         shared = BatchNorm(child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats)
         shared._parameters, shared._buffers = child._parameters, child._buffers
         shared.train(child.training)
-        setattr(module, name, shared)
+        setattr(module, name, freeze(shared) if is_frozen(child) else shared)
 
 
 def unwrap(model: nn.Module) -> nn.Module:

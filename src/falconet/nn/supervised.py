@@ -1,0 +1,71 @@
+"""Any network of (X, y) as a model for the trainer, and layers that do not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from falconet.batch import Batch
+from falconet.errors import ConfigError
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class Supervised(nn.Module):
+    """A network that maps the feature `x` to a prediction, and a loss between it and the target `y`.
+
+    `loss` gives one number per row, as torch's losses do with `reduction="none"`; where it gives several, as for a
+    target of several numbers, their mean counts. The trainer averages over the rows of all processes. Weights keep the
+    names they have in the network.
+    """
+
+    def __init__(
+        self, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], *, x: str = "x", y: str = "y"
+    ) -> None:
+        super().__init__()
+        reduction = getattr(loss, "reduction", "none")
+        if reduction != "none":
+            raise ConfigError(
+                f"{type(loss).__name__} has reduction={reduction!r}, which is over the rows of one process alone",
+                hint='reduction="none"; the trainer averages over the rows of all',
+            )
+        self.module = module
+        self.x, self.y, self._loss = x, y, loss
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The network's predictions: [rows, ...]."""
+        prediction: Tensor = self.module(batch.features[self.x])
+        return prediction
+
+    def loss(self, batch: Batch) -> Tensor:
+        """One loss per row: [rows]."""
+        prediction, y = self(batch), batch.targets[self.y]
+        losses = self._loss(prediction, y)
+        if losses.numel() > prediction.numel():
+            raise ConfigError(
+                f"predictions {tuple(prediction.shape)} and targets {tuple(y.shape)} gave losses "
+                f"{tuple(losses.shape)}: each row was compared with every other",
+                hint="predictions and targets of one shape",
+            )
+        return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
+
+
+def freeze(module: M) -> M:
+    """The module, no longer learning: no gradients, and never in training mode, so BatchNorm and Dropout rest too."""
+    module.requires_grad_(False)
+    module.eval()
+    for inner in module.modules():
+        inner.train = partial(_stay, inner)  # type: ignore[method-assign]
+    return module
+
+
+def is_frozen(module: nn.Module) -> bool:
+    """Whether `freeze` was called on the module, or on one around it."""
+    return "train" in vars(module)
+
+
+def _stay(module: M, mode: bool = True) -> M:
+    return module

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -24,8 +24,8 @@ from falconet.etl.sources import File, open_source
 from falconet.etl.text_files import TextFormat
 from falconet.etl.types import polars_type
 from falconet.etl.widen import widest
-from falconet.io.footer import read_footer
-from falconet.schema import Column
+from falconet.io.footer import read_footer, schema_of
+from falconet.schema import Column, Schema
 
 # Bytes of a value in memory, where a dictionary makes the file's own figure too small (of strings it stays so).
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 16}
@@ -114,6 +114,16 @@ class Dataset:
         facts = [[*file.file.identity, file.rows] for file in self._files]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
+    @cached_property
+    def described(self) -> Schema:
+        """What the footers say of the files' own columns: falconet's schema where it wrote them, else Arrow's types.
+
+        A column is nullable if it is so in any file; the rest is what the first file says.
+        """
+        schemas = [schema_of(file.meta, file.file.where) for file in self._files]
+        nullable = {column.name for schema in schemas for column in schema if column.nullable}
+        return Schema(tuple(replace(column, nullable=column.name in nullable) for column in schemas[0]))
+
     def parts(self) -> tuple[Part, ...]:
         """The rows in order, cut at row groups, or within them where one is larger than `part_size`.
 
@@ -159,6 +169,7 @@ class _Opened:
     schema: pl.Schema  # its own columns, then those that its folders give
     sizes: tuple[tuple[int, Mapping[str, int]], ...]  # rows, and decoded bytes per column, of each row group
     constants: tuple[tuple[str, object, pl.DataType], ...]  # the columns that its folders give
+    meta: pq.FileMetaData = field(repr=False)
 
     @property
     def rows(self) -> int:
@@ -209,7 +220,7 @@ def _open(file: File, types: Mapping[str, pl.DataType]) -> _Opened:
             columns[name] = columns.get(name, 0) + size
         sizes.append((group.num_rows, columns))
     whole = pl.Schema({**schema, **{name: dtype for name, _, dtype in constants}})
-    return _Opened(file, whole, tuple(sizes), tuple(constants))
+    return _Opened(file, whole, tuple(sizes), tuple(constants), meta)
 
 
 def _footer(file: File) -> tuple[pq.FileMetaData, pl.Schema]:

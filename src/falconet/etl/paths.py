@@ -173,6 +173,7 @@ def _find_objects(source: str, options: Mapping[str, object]) -> list[Found]:
     base = _fixed(pattern)
     files = [file for file in _listed(store, base) if _matches(_below(file, base), pattern[len(base) :])]
     if not files:
+        _info(store, "", f"`{source}`")  # is there a bucket?
         raise DataError(f"no object matches `{source}`")
     return files
 

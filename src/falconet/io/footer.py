@@ -62,14 +62,18 @@ def read_schema(path: str | Path) -> Schema:
     """The falconet schema in the footers; all files must agree. Without one, a schema from the Arrow types."""
     found: Schema | None = None
     for file in data_files(path):
-        meta = read_footer(file)
-        entry = (meta.metadata or {}).get(FOOTER_KEY)
-        schema = Schema.from_json(entry, where=f"`{file}`") if entry else from_arrow(meta.schema.to_arrow_schema())
+        schema = schema_of(read_footer(file), f"`{file}`")
         if found is not None and schema != found:
             raise SchemaError(f"`{file}` has another schema than the files before it", hint=_difference(found, schema))
         found = schema
     assert found is not None
     return found
+
+
+def schema_of(meta: pq.FileMetaData, where: str) -> Schema:
+    """The falconet schema in a footer; without one, a schema from the Arrow types."""
+    entry = (meta.metadata or {}).get(FOOTER_KEY)
+    return Schema.from_json(entry, where=where) if entry else from_arrow(meta.schema.to_arrow_schema())
 
 
 def from_arrow(schema: pa.Schema) -> Schema:

@@ -78,12 +78,12 @@ class KeyTable(FrameOp):
             described[name] = replace(made, tags=made.tags | tags, nullable=column not in self.missing)
         return described
 
-    def on_row(self, columns: Mapping[str, Column]) -> OnRow:
-        made = self.plan.made(tuple(columns))
-        keys = self.table.select(key_names(tuple(columns))).rows()
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow:
+        made = self.plan.made(names)
+        keys = self.table.select(key_names(names)).rows()
         found = dict(zip(keys, self.table.select(pl.col(c).alias(n) for n, c in made.items()).to_dicts(), strict=True))
         unknown = {name: self.missing.get(column) for name, column in made.items()}
-        return lambda values: found.get(tuple(values[name] for name in columns), unknown)
+        return lambda values: found.get(tuple(values[name] for name in names), unknown)
 
 
 def key_names(columns: Sequence[str]) -> list[str]:
@@ -91,8 +91,13 @@ def key_names(columns: Sequence[str]) -> list[str]:
     return [f"key{i}" for i in range(len(columns))]
 
 
+def keys_of(state: pl.DataFrame) -> list[str]:
+    """The columns of the key in a state."""
+    return [name for name in state.columns if name.startswith("key")]
+
+
 def by_key(frame: pl.LazyFrame, columns: Sequence[str], where: str, **others: pl.Expr) -> pl.LazyFrame:
-    """The rows that have a key, as `key0`, `key1`, ... in the widest type of their kind, and `others`.
+    """The key of each row, as `key0`, `key1`, ... in the widest type of their kind, and `others`.
 
     Raises SchemaError for columns that cannot be compared.
     """
@@ -102,7 +107,7 @@ def by_key(frame: pl.LazyFrame, columns: Sequence[str], where: str, **others: pl
         _widest(name, dtype, where).alias(key)
         for (name, dtype), key in zip(types.items(), key_names(columns), strict=True)
     ]
-    return frame.select(*keys, **others).drop_nulls(key_names(columns))
+    return frame.select(*keys, **others)
 
 
 def look_up(frame: pl.LazyFrame, columns: Sequence[str], table: pl.DataFrame) -> pl.LazyFrame:

@@ -79,11 +79,12 @@ class JoinGroupby(keys.KeyedStatistic):
                     f"JoinGroupby cannot make the {min(asked)} of `{name}`, which is {dtype}", hint="cast it to numbers"
                 )
         values = {f"value{i}": _value(name, types[name]) for i, name in enumerate(self.conts)}
-        known, by = keys.by_key(frame, group, "JoinGroupby", **values), keys.key_names(group)
+        by = keys.key_names(group)
+        known = keys.by_key(frame, group, "JoinGroupby", **values).drop_nulls(by)
         return keys.bundle([self._part(kind, i, known, by) for kind, i in self._parts], by)
 
     def merge(self, states: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        by = _keys_of(states[0])
+        by = keys.keys_of(states[0])
         merged = []
         for number, (kind, i) in enumerate(self._parts):
             own = [keys.part_of(state, number, self._columns(kind, i, by)) for state in states]
@@ -100,7 +101,7 @@ class JoinGroupby(keys.KeyedStatistic):
         return keys.bundle([state.lazy() for state in merged], by).collect()
 
     def finish(self, state: pl.DataFrame) -> keys.KeyTable:
-        by, table = _keys_of(state), pl.DataFrame()
+        by, table = keys.keys_of(state), pl.DataFrame()
         for number, (kind, i) in enumerate(self._parts):
             own = keys.part_of(state, number, self._columns(kind, i, by))
             if kind == "rows":
@@ -157,7 +158,3 @@ def _value(name: str, dtype: pl.DataType) -> pl.Expr:
 
 def _ends(low: str, high: str, i: int) -> tuple[pl.Expr, pl.Expr]:
     return pl.col(low).min().alias(f"min{i}"), pl.col(high).max().alias(f"max{i}")
-
-
-def _keys_of(state: pl.DataFrame) -> list[str]:
-    return [name for name in state.columns if name.startswith("key")]

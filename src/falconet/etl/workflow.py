@@ -30,7 +30,6 @@ from falconet.etl.table import as_frame, plain
 from falconet.etl.types import column_of
 from falconet.etl.writer import Shuffle, write
 from falconet.io.artifact import write_artifact
-from falconet.io.footer import read_schema
 from falconet.ops import Categories  # which registers every operator, for `load`
 from falconet.progress import note
 from falconet.schema import Column, Schema
@@ -386,7 +385,7 @@ def _check_rows(plan: Plan, dataset: Dataset) -> None:
 
 def describe_data(dataset: Dataset) -> dict[str, Column]:
     """The data's columns: tags and sizes from the footer where falconet wrote it, else from the types alone."""
-    known = read_schema(dataset.parts()[0].path)
+    known = dataset.described
     found = described(dataset.schema, [name for name, dtype in dataset.schema.items() if _has_place(dtype)])
     return {
         name: replace(known[name], dtype=column.dtype, list=column.list, source=(name,)) if name in known else column

@@ -125,6 +125,11 @@ class Trainer:
             raise DataError("no rows to validate on", hint="`valid` has no batch; fit(...) without it trains as well")
         return _Fit(self, unwrap(model), loader, valid, metrics, on_step).run(resume, step_key)
 
+    def evaluate(self, model: nn.Module, data: Batches, metrics: Metrics | None = None) -> dict[str, float]:
+        """The mean loss and the metrics of a model, in float32, each row of all processes counted once."""
+        runtime = self.runtime or Runtime.start()
+        return validate(unwrap(model).to(runtime.device), data, metrics, runtime, nullcontext)
+
 
 class _Fit:
     """One call of `fit`."""

@@ -17,6 +17,7 @@ from falconet.etl.ops.metadata import (
     TagAsUserFeatures,
     TagAsUserID,
 )
+from falconet.etl.ops.negatives import NegativeSamples
 from falconet.etl.ops.normalize import Normalize, NormalizeMinMax
 from falconet.etl.ops.numbers import Clip, LogOp, ReduceDtypeSize
 from falconet.etl.ops.rename import Rename
@@ -48,6 +49,7 @@ __all__ = [
     "LambdaOp",
     "ListSlice",
     "LogOp",
+    "NegativeSamples",
     "Normalize",
     "NormalizeMinMax",
     "Op",

@@ -59,6 +59,10 @@ class Op(ABC):  # noqa: B024  the four shapes below have the abstract methods
         """The input columns that come out as they are. None where rows disappear."""
         return ()
 
+    def reads(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        """The columns that decide which rows there are; only asked where `rows` is not "same"."""
+        return columns
+
     def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:
         """The operator on one row in plain Python, equal to the expression bit for bit. Optional: see `has_row`.
 
@@ -123,10 +127,6 @@ class FrameOp(Op):
         input of the same name.
         """
         return outputs
-
-    def reads(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """The columns that decide which rows there are; only asked where `rows` is not "same"."""
-        return columns
 
 
 class KeyedOp(FrameOp):

@@ -97,7 +97,6 @@ def _prune(steps: tuple[Step, ...], outputs: tuple[tuple[str, Ref], ...], have: 
             continue
         needed = {source for name in made for source in step.makes[name]}
         if step.op.rows != "same":
-            assert isinstance(step.op, FrameOp)
             needed.update(step.op.reads(step.names))
         if isinstance(step.op, KeyedOp):
             needed.update((*step.op.key, *step.op.order))

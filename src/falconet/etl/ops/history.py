@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from falconet.compute.executor import ROW
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.etl.op import OPS, FrameOp, Group, StatOp
+from falconet.etl.spans import Ints, bisect, comparable, numbers, ranges, spans
 from falconet.etl.table import matching, one_value
 from falconet.schema import Column, Tag
 
-Ints = NDArray[np.int64]
 SLICE_ROWS = 1 << 15  # rows whose histories are put together at a time
 
 
@@ -56,20 +56,20 @@ class History(StatOp):
             raise ConfigError("History has `row` but no `time`", hint="`row` orders events of one time")
 
     @property
-    def reads(self) -> Group:
+    def roles(self) -> Group:
         """The columns a row needs: key, item, and time and row where they are asked for."""
         return tuple(name for name in (self.key, self.item, self.time, self.row) if name is not None)
 
     def groups(self, columns: Sequence[Group]) -> list[Group]:
-        return [self.reads]
+        return [self.roles]
 
     def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        for name in self.reads:
+        for name in self.roles:
             if name not in columns:
                 raise ColumnNotFoundError.of(name, columns, where="History")
         if self.name in columns:
             raise ConfigError(f"History would add a second column `{self.name}`", hint="choose another `name`")
-        return {name: (name,) for name in columns} | {self.name: self.reads}
+        return {name: (name,) for name in columns} | {self.name: self.roles}
 
     def untouched(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         return columns
@@ -78,7 +78,7 @@ class History(StatOp):
         order = pl.col(ROW if self.row is None else self.row).cast(pl.Int64).alias(ROW)
         columns = [pl.col(name) for name in (self.key, self.time, self.item) if name is not None]
         events = frame.select(*columns, order).drop_nulls()
-        one_value(frame, self.reads, "History")
+        one_value(frame, self.roles, "History")
         if self.time is not None and events.collect_schema()[self.time].is_float():
             events = events.filter(pl.col(self.time).is_not_nan())
         return self._in_order(events)
@@ -112,7 +112,7 @@ class Histories(FrameOp):
     def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
         schema = frame.collect_schema()
         time = self.plan.time
-        if time is not None and not _comparable(schema[time], self.events.schema[time]):
+        if time is not None and not comparable(schema[time], self.events.schema[time]):
             raise SchemaError(
                 f"`{time}` is {schema[time]}, History was fitted on {self.events.schema[time]}", hint="cast it"
             )
@@ -168,19 +168,16 @@ class Histories(FrameOp):
 
     def _before(self, asked: pl.DataFrame, start: Ints, end: Ints) -> Ints:
         """Where the events that a row may see end: a binary search among its key's events, for all rows at once."""
-        time = _numbers(asked["time"])
+        time = numbers(asked["time"])
         row = asked["row"].to_numpy() if "row" in asked.columns else None
-        low, left = start.copy(), end - start
-        for _ in range(int(left.max(initial=0)).bit_length()):
-            half = left >> 1
-            middle = np.minimum(low + half, len(self.events) - 1)
-            smaller = self._event_times[middle] < time
+
+        def before(places: Ints) -> NDArray[np.bool_]:
+            smaller: NDArray[np.bool_] = self._event_times[places] < time
             if row is not None:
-                smaller |= (self._event_times[middle] == time) & (self._event_rows[middle] < row)
-            smaller &= left > 0
-            low += smaller * (half + 1)
-            left = np.where(smaller, left - half - 1, half)
-        return low
+                smaller |= (self._event_times[places] == time) & (self._event_rows[places] < row)
+            return smaller
+
+        return bisect(start, end, before)
 
     def _own(self, frame: pl.DataFrame) -> pl.DataFrame:
         """A row's `item`, and how often its key met it: `times`."""
@@ -200,12 +197,12 @@ class Histories(FrameOp):
         other = values.ne_missing(own["item"].gather(pl.Series(owner)))
         left = np.bincount(owner[other.to_numpy()], minlength=len(taken)).astype(np.int64)
         kept = np.minimum(left, self.plan.length)
-        places = _ranges(np.cumsum(left) - kept, kept)
+        places = ranges(np.cumsum(left) - kept, kept)
         return values.filter(other).gather(pl.Series(places)), kept
 
     def _taken(self, start: Ints, lengths: Ints) -> pl.Series:
         """The items of spans of events, one span after the other."""
-        return self._items.gather(pl.Series(_ranges(start, lengths)))  # twice as fast as with an array
+        return self._items.gather(pl.Series(ranges(start, lengths)))  # twice as fast as with an array
 
     def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:
         start, end = self._span_of.get(values[self.plan.key], (0, 0))
@@ -245,10 +242,7 @@ class Histories(FrameOp):
     @cached_property
     def _spans(self) -> pl.DataFrame:
         """Per key where its events are: `key`, `start`, `end`."""
-        keys = self.events.lazy().select(key=pl.col(self.plan.key)).group_by("key", maintain_order=True)
-        counted = keys.agg(count=pl.len().cast(pl.Int64))
-        end = pl.col("count").cum_sum()
-        return counted.select("key", start=end - pl.col("count"), end=end).collect()
+        return spans(self.events[self.plan.key])
 
     @cached_property
     def _span_of(self) -> dict[Any, tuple[int, int]]:
@@ -262,29 +256,11 @@ class Histories(FrameOp):
 
     @cached_property
     def _event_times(self) -> NDArray[Any]:
-        return _numbers(self.events[self.plan.time or ""])
+        return numbers(self.events[self.plan.time or ""])
 
     @cached_property
     def _event_rows(self) -> Ints:
         return self.events[ROW].to_numpy()
-
-
-def _comparable(given: pl.DataType, known: pl.DataType) -> bool:
-    return given in (known, pl.Null()) or (given.is_numeric() and known.is_numeric())
-
-
-def _numbers(times: pl.Series) -> NDArray[Any]:
-    """Times as numbers in their own order; null as 0, which no one looks at."""
-    physical = times.to_physical()
-    return physical.cast(pl.Float64 if physical.dtype.is_float() else pl.Int64).fill_null(0).to_numpy()
-
-
-def _ranges(start: Ints, length: Ints) -> NDArray[np.uint32]:
-    """start[0], start[0] + 1, ... (length[0] of them), start[1], ...; Polars counts places in 32 bits."""
-    offset = np.cumsum(length) - length
-    places = np.arange(int(length.sum()), dtype=np.uint32)
-    places += np.repeat((start - offset).astype(np.uint32), length)  # modulo 2^32, so a difference may be negative
-    return places
 
 
 def _lists(values: pl.Series, lengths: Ints) -> pl.Series:

@@ -28,7 +28,7 @@ def same_on_rows(op: ops.Op, frame: pl.DataFrame) -> None:
     else:
         assert isinstance(op, ops.FrameOp)
         made = op.apply(frame.lazy(), tuple(columns)).select(list(op.sources(tuple(columns)))).collect()
-    on_row = op.on_row(columns)
+    on_row = op.on_row(tuple(columns), columns)
     assert on_row is not None
     for row, want in zip(frame.to_dicts(), made.to_dicts(), strict=True):
         got = on_row(row)

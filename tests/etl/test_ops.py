@@ -59,11 +59,6 @@ class TestHistoryWithTies(StatOpContract):
     frame = pl.DataFrame({"user": [1, 1, 1, 1], "item": [7, 8, 9, 7], "time": [5, 5, 5, 4], "row": [3, 1, 2, 0]})
 
 
-class TestLambdaOp(OpContract):
-    op = ops.LambdaOp(lambda col: (col * 0.1 > 0.25).cast(pl.Int8))
-    frame = pl.DataFrame({"x": [1.0, 2.5, None, 3.0], "y": [1, 2, 3, None]})
-
-
 class TestFilter(OpContract):
     op = ops.Filter(lambda row: (row["x"] > 1) & row["y"].is_not_null())
     frame = pl.DataFrame({"x": [1, 2, None, 4], "y": ["a", "b", "c", None]})
@@ -253,44 +248,6 @@ def test_a_key_that_the_table_lacks_suggests_the_close_name() -> None:
 # the others
 
 
-def test_a_python_function_inside_an_expression_is_refused_with_the_way_out() -> None:
-    with pytest.raises(ConfigError, match=r"(?s)Python function.*hint: write it with Polars expressions"):
-        ops.LambdaOp(lambda col: col.map_elements(str.title, return_dtype=pl.String))
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda col: col - col.mean(),
-        lambda col: col.shift(1),
-        lambda col: col.rank(),
-        lambda col: col.sum().over("user"),
-        lambda col: col.fill_null(strategy="forward"),
-        lambda col: col.sort(),
-        lambda col: col + pl.Series([1, 2, 3]),
-        lambda col: pl.lit(pl.Series([1, 2, 3])),
-        lambda col: col.replace_strict(pl.Series([1]), pl.Series([2]), default=pl.Series([1, 2, 3])),
-        lambda col: col.cumulative_eval(pl.element().sum()),
-        lambda col: col.bitwise_and(),
-        lambda col: col.list.sample(1),
-        lambda col: col.list.eval(pl.element() + pl.col("__column__").list.len()),
-    ],
-)
-def test_an_expression_that_looks_at_other_rows_is_refused(function: object) -> None:
-    with pytest.raises(ConfigError, match="cannot be used in a workflow"):
-        ops.LambdaOp(function)
-
-
-def test_a_lambda_sees_one_column_only() -> None:
-    with pytest.raises(ConfigError, match="LambdaOp reads `y` beside its own column"):
-        ops.LambdaOp(lambda col: col + pl.col("y"))
-
-
-def test_a_lambda_that_gives_no_expression_is_refused() -> None:
-    with pytest.raises(ConfigError, match="gives int, not a Polars expression"):
-        ops.LambdaOp(lambda col: 3)
-
-
 def test_a_history_has_no_future_and_no_tied_event() -> None:
     frame = TestHistory.frame
     got = apply(["user", "item", "time"] >> TestHistory.op, frame)
@@ -322,18 +279,6 @@ def test_histories_by_datetime() -> None:
     ).fit(fl.Dataset(frame))
     assert fitted.transform(frame)["history"].to_list() == [[], [7], [7, 8]]
     assert fitted.online()(frame.row(2, named=True)) == {"history": [7, 8]}
-
-
-@pytest.mark.parametrize("series", [pl.Series([1, 7]), [1, 7]], ids=["series", "list"])
-def test_a_set_of_values_to_look_for_may_be_a_series(series: object) -> None:
-    got = apply(["x"] >> ops.LambdaOp(lambda col: col.is_in(series)), pl.DataFrame({"x": [7, 2, 1]}))
-    assert got["x"].to_list() == [True, False, True]
-
-
-def test_a_constant_column_is_saved_and_read(tmp_path: Path) -> None:
-    fitted = fl.Workflow(["x"] >> ops.LambdaOp(lambda col: pl.lit(3))).fit(fl.Dataset(pl.DataFrame({"x": [1, 2]})))
-    loaded = fl.Workflow.load(fitted.save(tmp_path / "w"))
-    assert loaded.transform(pl.DataFrame({"x": [5, 6, 7]}))["x"].to_list() == [3, 3, 3]
 
 
 def test_categories_that_appear_inside_a_graph_are_strings(tmp_path: Path) -> None:

@@ -188,6 +188,19 @@ def columns_of(tree: Tree) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+class Columns:
+    """The columns of a row as expressions, for a function that a user gives: `row["rating"]`."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __getitem__(self, name: str) -> pl.Expr:
+        return pl.col(name)
+
+    def __getattr__(self, name: str) -> pl.Expr:
+        raise ConfigError(f"{self._where}'s function asks for `.{name}`", hint=f'a column is `row["{name}"]`')
+
+
 def call(function: Callable[[Any], Any] | pl.Expr, argument: Any, *, where: str) -> pl.Expr:
     """The expression a user's function gives for `argument`. Raises ConfigError where it gives none."""
     if isinstance(function, pl.Expr):

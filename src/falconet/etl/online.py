@@ -117,7 +117,7 @@ def _step(
 ) -> Callable[[Values, Mapping[str, Any]], None]:
     """One operator on the values of one row: what it reads and makes, each with its slot."""
     inputs, outputs = tuple(read.items()), tuple(made.items())
-    apply = op.on_row(columns) or _OnFrame(op, names, columns, tuple(made))
+    apply = op.on_row(names, columns) or _OnFrame(op, names, columns, tuple(made))
 
     def step(values: Values, row: Mapping[str, Any]) -> None:
         if given is not None and (items := row.get(given.name)) is not None:
@@ -133,7 +133,7 @@ def _step(
 
 
 def _not_one(op: Op, what: str, values: Row) -> DataError:
-    return DataError(f"`{type(op).__name__}` {what} {values}", hint="for serving, prune the outputs that are behind it")
+    return DataError(f"`{op.title}` {what} {values}", hint="for serving, prune the outputs that are behind it")
 
 
 class _OnFrame:
@@ -151,7 +151,7 @@ class _OnFrame:
             frame = pl.DataFrame({name: [value] for name, value in values.items()}, schema=self._schema)
             found = self._apply(frame)
         except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-            name, first = type(self._op).__name__, str(error).partition("\n")[0]
+            name, first = self._op.title, str(error).partition("\n")[0]
             raise DataError(f"`{name}` cannot use {values}: {first}") from error
         if len(found) != 1:
             raise _not_one(self._op, "makes several rows of" if len(found) else "drops the row", values)

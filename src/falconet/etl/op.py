@@ -75,10 +75,15 @@ class Op(ABC):  # noqa: B024  the four shapes below have the abstract methods
         """Whether `row` is written; `online()` otherwise applies the operator to a frame of one row."""
         return type(self).row is not Op.row
 
-    def on_row(self, columns: Mapping[str, Column]) -> OnRow | None:
-        """`row`, made for these columns once, where that saves time for each row; None where there is no plain form.
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
 
-        `columns` has what `also` names, too. The function gives None for a row that is dropped.
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow | None:
+        """`row`, made once for these columns, where that saves time for each row; None where there is no plain form.
+
+        `names` are selected, `columns` describes what `also` names, too. The function gives None for a dropped row.
         """
         return (lambda values: self.row(values, columns)) if self.has_row else None
 
@@ -129,6 +134,24 @@ class FrameOp(Op):
         return outputs
 
 
+class TableOp(FrameOp):
+    """A FrameOp whose new columns are those of a table's rows: which row, `find` says."""
+
+    @property
+    @abstractmethod
+    def table(self) -> pl.DataFrame:
+        """The columns that are added, at least."""
+
+    @property
+    @abstractmethod
+    def added(self) -> tuple[str, ...]:
+        """Their names."""
+
+    @abstractmethod
+    def find(self, frame: pl.LazyFrame, name: str) -> pl.LazyFrame:
+        """`frame` with the place of each row's row in the table as Int32, in the column `name`; null where none is."""
+
+
 class KeyedOp(FrameOp):
     """A FrameOp that sees all rows of a key together, sorted by `order`, then by row number (`__row__`).
 
@@ -169,6 +192,17 @@ class StatOp(Op):
     @abstractmethod
     def partial(self, frame: pl.LazyFrame, group: Group) -> pl.LazyFrame:
         """The state of one part. Works on no rows."""
+
+    def partial_counted(self, frame: pl.LazyFrame, group: Group, count: str) -> pl.LazyFrame:
+        """`partial` of a frame each of whose rows stands for as many as its column `count` says. Optional, for one
+        column: then values that a table brings to many rows are seen once.
+        """
+        raise NotImplementedError
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether `partial_counted` is written."""
+        return type(self).partial_counted is not StatOp.partial_counted
 
     @abstractmethod
     def merge(self, states: Sequence[pl.DataFrame]) -> pl.DataFrame:

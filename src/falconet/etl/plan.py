@@ -244,7 +244,7 @@ def _keyed(op: KeyedOp, frame: pl.LazyFrame, group: Group) -> pl.LazyFrame:
 
 def where(step: Step) -> str:
     """A step as errors name it."""
-    return f"`{type(step.op).__name__}` on {', '.join(f'`{name}`' for name in step.names)}"
+    return f"`{step.op.title}` on {', '.join(f'`{name}`' for name in step.names)}"
 
 
 def outputs_of(plan: Plan, state: Described) -> dict[str, Column]:

@@ -37,12 +37,16 @@ _TEXTS = [
 _TIMES = [dt.datetime(1970, 1, 1) + dt.timedelta(days=397 * n, hours=7 * n, minutes=13 * n) for n in range(ROWS - 1)]
 
 
-def probe_frames(exprs: Sequence[pl.Expr], columns: Mapping[str, Column]) -> list[pl.DataFrame]:
-    """The rows for expressions of an operator: one frame per column where they are of each column by itself."""
+def probe_frames(exprs: Sequence[pl.Expr], names: Sequence[str], columns: Mapping[str, Column]) -> list[pl.DataFrame]:
+    """The rows for expressions of an operator: one frame per selected column where they are of each by itself.
+
+    `names` are selected, `columns` describes all that is read.
+    """
     roots = dict.fromkeys(name for expr in exprs for name in expressions.columns_of(expressions.to_tree(expr)))
-    if expressions.HERE in roots:
-        return [values(column).alias(expressions.HERE).to_frame() for column in columns.values()]
-    return [pl.DataFrame([values(columns[name]).alias(name) for name in roots])]
+    beside = [values(columns[name]).alias(name) for name in roots if name != expressions.HERE]
+    if expressions.HERE not in roots:
+        return [pl.DataFrame(beside)]
+    return [pl.DataFrame([values(columns[name]).alias(expressions.HERE), *beside]) for name in names]
 
 
 def answers(frame: pl.DataFrame, exprs: Sequence[pl.Expr]) -> pl.DataFrame:

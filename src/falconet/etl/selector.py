@@ -137,7 +137,7 @@ class Applied(Node):
     op: Op
 
     def __str__(self) -> str:
-        return f"{self.input} >> {type(self.op).__name__}"
+        return f"{self.input} >> {self.op.title}"
 
     def __post_init__(self) -> None:
         self.trace(None)  # an operator that does not fit its columns says so now

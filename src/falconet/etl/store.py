@@ -213,7 +213,8 @@ def _probes(plan: Plan, step: Step, inputs: Inputs, states: States) -> list[pl.D
         return []
     before = plan.part_of(step.reads)
     described = rehearse(before, bind(before, states), inputs).columns
-    return [answers(frame, exprs) for frame in probe_frames(exprs, {ref[1]: described[ref] for ref in step.reads})]
+    columns = {ref[1]: described[ref] for ref in step.reads}
+    return [answers(frame, exprs) for frame in probe_frames(exprs, step.names, columns)]
 
 
 def _encode_op(op: Op, tables: dict[str, pl.DataFrame], prefix: str) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class ListSlice(ColumnOp):
     def describe(self, column: Column) -> Column:
         return replace(column, nullable=column.nullable and not self.pad)
 
-    def on_row(self, columns: Mapping[str, Column]) -> OnRow:
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow:
         made = {name: self._plain(column) for name, column in columns.items()}
         return lambda values: {name: cut(values[name]) for name, cut in made.items()}
 
@@ -148,7 +148,7 @@ class Counted(ColumnOp):
     def expr(self, x: pl.Expr, column: Column) -> pl.Expr:
         return x if self.length is None or column.list != "ragged" else x.list.to_array(self.length)
 
-    def on_row(self, columns: Mapping[str, Column]) -> OnRow:
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow:
         length = self.length
         if length is None:
             return lambda values: values

@@ -51,7 +51,7 @@ class Clip(ColumnOp):
         most = [x for x in (high, column.max) if x is not None]
         return replace(column, min=max(least, default=None), max=min(most, default=None))
 
-    def on_row(self, columns: Mapping[str, Column]) -> OnRow:
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow:
         return each_value(columns, self._plain)
 
     def _plain(self, column: Column) -> Callable[[Any], Any]:
@@ -95,7 +95,7 @@ class LogOp(ColumnOp):
         tags = column.tags if column.tags & {Tag.ID, Tag.TARGET} else column.tags - {Tag.CATEGORICAL} | {Tag.CONTINUOUS}
         return replace(column, tags=tags, nullable=True, cardinality=None, oov=None, domain=None, min=None, max=None)
 
-    def on_row(self, columns: Mapping[str, Column]) -> OnRow:
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow:
         return each_value(columns, lambda column: _log1p_of)
 
 
@@ -162,7 +162,7 @@ class Reduced(ColumnOp):
             return x
         return _each(x, column, _checked_float32 if target == pl.Float32 else lambda one: one.cast(target))
 
-    def on_row(self, columns: Mapping[str, Column]) -> OnRow:
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow:
         return each_value(columns, self._plain)
 
     def _plain(self, column: Column) -> Callable[[Any], Any]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from falconet.errors import ColumnNotFoundError, ConfigError
+from falconet.errors import ColumnNotFoundError
 from falconet.etl import expressions
 from falconet.etl.op import OPS, FrameOp, freeze
 
@@ -28,7 +28,7 @@ class Filter(FrameOp):
     tree: Any = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        tree = expressions.to_tree(expressions.call(self.f, _Columns(), where="Filter"))
+        tree = expressions.to_tree(expressions.call(self.f, expressions.Columns("Filter"), where="Filter"))
         freeze(self, tree=tree, f=expressions.from_tree(tree))
 
     @property
@@ -65,13 +65,3 @@ class Dropna(FrameOp):
             for name in columns
         ]
         return frame.filter(pl.all_horizontal(present))
-
-
-class _Columns:
-    """The columns of a row as expressions: `row["rating"]`."""
-
-    def __getitem__(self, name: str) -> pl.Expr:
-        return pl.col(name)
-
-    def __getattr__(self, name: str) -> pl.Expr:
-        raise ConfigError(f"Filter's function asks for `.{name}`", hint=f'a column is `row["{name}"]`')

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import polars as pl
 
 from falconet.errors import ConfigError, SchemaError, suggest
-from falconet.etl.op import OPS, FrameOp, as_tuple, float32, freeze
+from falconet.etl.op import OPS, FrameOp, Group, as_tuple, float32, freeze
 from falconet.etl.rowwise import OnRow
 from falconet.etl.types import column_of, polars_type
 from falconet.schema import Column
@@ -93,7 +93,7 @@ class TimeParts(FrameOp):
             n: replace(c, min=limits[n].least, max=limits[n].most) if n in limits else c for n, c in outputs.items()
         }
 
-    def on_row(self, columns: Mapping[str, Column]) -> OnRow:
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow:
         made = [(name, _clock(column, self.unit)) for name, column in columns.items()]
         parts = [(part, _PARTS[part].plain) for part in self.parts]
 
@@ -145,7 +145,7 @@ class CyclicTime(FrameOp):
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
         return {name: replace(column, min=-1.0, max=1.0) for name, column in outputs.items()}
 
-    def on_row(self, columns: Mapping[str, Column]) -> OnRow:
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow:
         made = [(name, _clock(column, self.unit)) for name, column in columns.items()]
         parts = [(part, _PARTS[part].plain, *_circle(part)) for part in self.parts]
 
@@ -206,16 +206,16 @@ class Age(FrameOp):
             ages.append((whole + rest * (1 / _PER[self.per])).alias(f"{name}_age"))
         return frame.with_columns(ages)
 
-    def on_row(self, columns: Mapping[str, Column]) -> OnRow:
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow:
         clocks = {name: _counter(column, self.unit) for name, column in columns.items()}
         per, share = _PER[self.per], 1 / _PER[self.per]
         fixed = None if isinstance(self.reference, str) else _as_nanoseconds(self.reference, self.unit)
-        names = tuple(name for name in columns if name not in self.also)
+        aged = tuple(name for name in names if name not in self.also)
 
         def read(values: dict[str, Any]) -> dict[str, Any]:
             now = clocks[str(self.reference)](values[str(self.reference)]) if fixed is None else fixed
             found: dict[str, Any] = {}
-            for name in names:
+            for name in aged:
                 time = clocks[name](values[name])
                 age = None if now is None or time is None else divmod(now - time, per)
                 found[f"{name}_age"] = None if age is None else float(age[0]) + float(age[1]) * share

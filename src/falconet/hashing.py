@@ -36,15 +36,18 @@ def stable_hash(x: Scalar | Sequence[Scalar], seed: int = 0) -> int | None:
     True
     """
     if isinstance(x, (tuple, list)):
-        h: int | None = None
-        for value in x:
-            one = stable_hash(value, seed)
-            if one is None:
-                return None
-            h = one if h is None else splitmix64((h * P + one) & MASK)
-        return h
+        hashes = [stable_hash(value, seed) for value in x]
+        return None if None in hashes or not hashes else hash_tuple([h for h in hashes if h is not None])
     value = _as_uint64(x)  # type: ignore[arg-type]
     return None if value is None else splitmix64(value ^ splitmix64(seed & MASK))
+
+
+def hash_tuple(hashes: Sequence[int]) -> int:
+    """The hash of a tuple from the hash of each of its values, of which there is at least one."""
+    h = hashes[0]
+    for one in hashes[1:]:
+        h = splitmix64((h * P + one) & MASK)
+    return h
 
 
 def _as_uint64(x: Scalar) -> int | None:

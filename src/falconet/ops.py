@@ -1,9 +1,11 @@
 """The operators of an ETL workflow: `from falconet import ops`, then `["userId"] >> ops.Categorify()`."""
 
+from falconet.etl.categories import Categories
 from falconet.etl.op import OPS, ColumnOp, FrameOp, KeyedOp, Op, StatOp
-from falconet.etl.ops.categorify import Categories, Categorify
+from falconet.etl.ops.categorify import Categorify
 from falconet.etl.ops.columns import LambdaOp
 from falconet.etl.ops.fill import FillMissing
+from falconet.etl.ops.groupby import Groupby
 from falconet.etl.ops.history import History
 from falconet.etl.ops.join import JoinExternal
 from falconet.etl.ops.join_groupby import JoinGroupby
@@ -24,6 +26,7 @@ from falconet.etl.ops.rename import Rename
 from falconet.etl.ops.rows import Dropna, Filter
 from falconet.etl.ops.sequence import DifferenceLag, Position, Session, TimeSince
 from falconet.etl.ops.split import Split
+from falconet.etl.ops.target_encoding import TargetEncoding
 from falconet.etl.ops.time import Age, CyclicTime, TimeParts
 
 __all__ = [
@@ -42,6 +45,7 @@ __all__ = [
     "FillMissing",
     "Filter",
     "FrameOp",
+    "Groupby",
     "History",
     "JoinExternal",
     "JoinGroupby",
@@ -63,6 +67,7 @@ __all__ = [
     "TagAsItemID",
     "TagAsUserFeatures",
     "TagAsUserID",
+    "TargetEncoding",
     "TimeParts",
     "TimeSince",
     "ValueCount",

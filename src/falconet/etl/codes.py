@@ -1,0 +1,66 @@
+"""What all codes have in common: 0 is padding and never made, 1 is null or NaN, what there is starts at 2.
+
+A list is coded element by element: a null element is 1, an empty list stays empty, a null list becomes [1] (unknown is
+not none).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from falconet.etl.types import polars_type
+from falconet.schema import Column, Tag
+
+NULL, FIRST = 1, 2
+
+
+def code_type(cardinality: int) -> pl.Int32 | pl.Int64:
+    """Int32, or Int64 where that is too small."""
+    return pl.Int32() if cardinality < 2**31 else pl.Int64()
+
+
+def missing(x: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """Whether a value is null or NaN."""
+    return x.is_null() | x.is_nan() if dtype.is_float() else x.is_null()
+
+
+def coded(
+    x: pl.Expr, column: Column, code: Callable[[pl.Expr, pl.DataType], pl.Expr], out: pl.DataType | type[pl.DataType]
+) -> pl.Expr:
+    """The codes of a column, as `out`. `code` gives those of values of one type; what it says of nulls is ignored."""
+
+    def one(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+        return pl.when(missing(value, dtype)).then(pl.lit(NULL, dtype=out)).otherwise(code(value, dtype))
+
+    dtype = polars_type(column)
+    if isinstance(dtype, pl.Array):
+        x, dtype = x.arr.to_list(), pl.List(dtype.inner)
+    if not isinstance(dtype, pl.List):
+        return one(x, dtype)
+    inner = dtype.inner if isinstance(dtype.inner, pl.DataType) else dtype.inner()
+    return x.list.eval(one(pl.element(), inner)).fill_null(pl.lit([NULL], dtype=pl.List(out)))
+
+
+def coded_value(value: Any, column: Column, code: Callable[[Any], int]) -> Any:
+    """`coded` for one row in plain Python."""
+    if column.is_list:
+        return [NULL] if value is None else [NULL if x is None or x != x else code(x) for x in value]
+    return NULL if value is None or value != value else code(value)
+
+
+def describe_codes(column: Column, cardinality: int, *, oov: int | None = None, domain: str | None = None) -> Column:
+    """The column once it holds codes below `cardinality`."""
+    return replace(
+        column,
+        tags=column.tags - {Tag.CONTINUOUS} | {Tag.CATEGORICAL},
+        nullable=False,
+        cardinality=cardinality,
+        oov=oov,
+        domain=domain,
+        min=None,
+        max=None,
+    )

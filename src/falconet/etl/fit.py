@@ -7,16 +7,20 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from falconet.compute.engine import collect, collect_all
 from falconet.compute.exchange import Source
 from falconet.compute.executor import ROW, Executor, reading
 from falconet.errors import SchemaError
+from falconet.etl.fold import Placed, fold, values_of
 from falconet.etl.op import Group, KeyedOp, Op, StatOp
 from falconet.etl.plan import Bound, Described, Given, Plan, Ref, Step, asks_row, needed_by, numbered, run, where
+from falconet.etl.spill import learn
 from falconet.etl.stages import Stage, pass_by, stage_folder
 from falconet.etl.table import plain
 from falconet.progress import progress
 from falconet.schema import Column
 
+COUNT = "__count__"
 States = Mapping[tuple[int, Group], pl.DataFrame]
 Inputs = Mapping[str, Column]
 
@@ -102,7 +106,7 @@ def fit(
                 continue
             one = Pass(plan, move, dict(bound), stage.given)
             with progress("fitting", total=stage.rows) as task:
-                found = executor.map_reduce(one, stage.parts, one.merge)
+                found = learn(one, one.of, stage.parts, executor, folder / f"states-{len(states)}")
                 task.advance(stage.rows)
             for step, key, state in zip(one.owners, one.keys, found, strict=True):
                 assert isinstance(step.op, StatOp)
@@ -170,6 +174,11 @@ class Pass:
         return [step for step in self.steps for _ in step.states]
 
     @property
+    def of(self) -> list[tuple[StatOp, Group]]:
+        """Whose the states are."""
+        return [(step.op, group) for step in self.steps if isinstance(step.op, StatOp) for group in step.states]
+
+    @property
     def keys(self) -> list[tuple[int, Group]]:
         return [(step.id, group) for step in self.steps for group in step.states]
 
@@ -186,17 +195,38 @@ class Pass:
         refs = list(dict.fromkeys(ref for step in self.steps for ref in (*step.reads, *step.learns)))
         have = self.given.columns if self.given.labelled else ()
         plan = self.plan.part_of(refs, have)
-        state = run(plan, self.bound, numbered(plain(frame), self._ops), self.given)
+        folded = fold(plan, self.bound, self.given, counted=[ref for ref in refs if self._only_counted(ref)])
+        state = run(plan, folded.bound, numbered(plain(frame), self._ops), self.given)
         names = {ref: f"{i}" for i, ref in enumerate(refs)}
-        seen = state.select((name, ref) for ref, name in names.items()).collect().lazy()
-        row = [ROW] if ROW in seen.collect_schema() else []
+        made = state.select((name, ref) for ref, name in names.items())
+        # What is only read, or found by its place, is read again for each statistic: that is cheaper than to hold it.
+        is_cheap = all(isinstance(op, Placed) for pairs in (folded.bound[s.id] for s in plan.steps) for _, op in pairs)
+        seen = made if is_cheap else collect(made).lazy()
+        row = [ROW] if ROW in made.collect_schema() else []
         lazy = []
         for step in self.steps:
             assert isinstance(step.op, StatOp)
             read = dict.fromkeys((*step.reads, *step.learns))
             own = seen.select(*(pl.col(names[ref]).alias(ref[1]) for ref in read), *row)
-            lazy += [step.op.partial(own, group) for group in step.states]
-        return pl.collect_all(lazy)
+            for group in step.states:
+                values = folded.tables.get(step.ref(group[0]))
+                if values is None:
+                    lazy.append(step.op.partial(own, group))
+                else:
+                    lazy.append(step.op.partial_counted(values_of(own, group[0], values, COUNT), group, COUNT))
+        return collect_all(lazy)
+
+    def _only_counted(self, ref: Ref) -> bool:
+        """Whether all that is asked of a column is how often its values are there."""
+        for step in self.steps:
+            op = step.op
+            if ref not in (*step.reads, *step.learns):
+                continue
+            assert isinstance(op, StatOp)
+            of = [group for group in step.states if ref[1] in group and step.ref(group[0]) == ref]
+            if not op.is_counted or of != [(ref[1],)] or ref in (*step.also, *step.learns):
+                return False
+        return True
 
     def merge(self, many: Sequence[list[pl.DataFrame]]) -> list[pl.DataFrame]:
         ops = [step.op for step in self.owners]

@@ -36,8 +36,9 @@ def compile_graph(output: Node, raw: Raw) -> Plan:
         inputs = refs(node.input.trace(raw))
         beside = [refs(node.beside(raw, values)) for values in (node.op.also, node.learns)]
         also, learns = (tuple(ref for name, ref in found.items() if name not in inputs) for found in beside)
-        states = node.op.groups(groups) if isinstance(node.op, StatOp) else ()
-        steps.append(Step(ids[node], node.op, tuple(inputs.values()), groups, also, learns, tuple(states)))
+        op = node.op.settled(tuple(inputs))
+        states = op.groups(groups) if isinstance(op, StatOp) else ()
+        steps.append(Step(ids[node], op, tuple(inputs.values()), groups, also, learns, tuple(states)))
     return Plan(tuple(steps), tuple(refs(output.trace(raw)).items()))
 
 

@@ -55,6 +55,13 @@ class Op(ABC):  # noqa: B024  the four shapes below have the abstract methods
         """The output columns in order, each with the input columns it is made from. Checks that the op fits them."""
         return {name: (name,) for name in columns}
 
+    def settled(self, columns: tuple[str, ...] | None) -> Op:
+        """The operator as a plan keeps and saves it, once the names of its columns are known (None: not yet).
+
+        Raises ColumnNotFoundError where a setting names a column that is not among them.
+        """
+        return self
+
     def untouched(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """The input columns that come out as they are. None where rows disappear."""
         return ()

@@ -141,6 +141,7 @@ class Applied(Node):
 
     def __post_init__(self) -> None:
         self.trace(None)  # an operator that does not fit its columns says so now
+        self.op.settled(self.input.columns)
         for node in self.extras:
             if node.lineage != self.input.lineage[: len(node.lineage)]:
                 raise ConfigError(

@@ -21,6 +21,7 @@ from falconet.etl.draw import Drawing, draw
 from falconet.etl.explain import Explanation, explain
 from falconet.etl.files import ROW_GROUP, Compression
 from falconet.etl.fit import Inputs, States, bind, dry_fit, fit, fit_columns, ops_of, rehearse
+from falconet.etl.fold import fold
 from falconet.etl.graph import as_node, compile_graph, operators_of, raw_names
 from falconet.etl.online import Online
 from falconet.etl.op import KeyedOp, StatOp
@@ -49,7 +50,7 @@ class Workflow:
     def __init__(self, output: Any) -> None:
         self._output = as_node(output)
         for op in operators_of(self._output):
-            store.check(op)
+            store.check(op.settled(None))
 
     def fit(self, dataset: Dataset, executor: Executor | None = None) -> FittedWorkflow:
         """What the data says, as a new object; the same bits however the data is cut and whoever does the work.
@@ -336,7 +337,8 @@ class Transformed:
                 if isinstance(step.op, KeyedOp):
                     needed = needed_by(plan.steps[i + 1 :], plan.outputs)
                     stage = pass_by(plan, step, needed, self._bound, stage, executor, folder)
-            yield stage.parts, TransformPart(stage.rest(plan), self._bound, stage.given)
+            rest = stage.rest(plan)
+            yield stage.parts, TransformPart(rest, fold(rest, self._bound, stage.given).bound, stage.given)
 
     def __repr__(self) -> str:
         return f"Transformed({self._dataset.rows:,} rows, columns {', '.join(self.schema.names)})"

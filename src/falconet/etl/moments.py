@@ -87,6 +87,17 @@ def finite(state: pl.LazyFrame) -> pl.LazyFrame:
     return state.filter(pl.col("exponent").abs() != INFINITE)
 
 
+def found(state: pl.Schema, by: Sequence[str] = (), *, integer: bool = False) -> pl.Schema:
+    """The columns that `finish` gives for states with these columns."""
+    names = ("mean", "var", "std") if "high2_top" in state else ("mean",)
+    numbers = {
+        "count": pl.Int64(),
+        "sum": pl.Int64() if integer else pl.Float64(),
+        **dict.fromkeys(names, pl.Float64()),
+    }
+    return pl.Schema({**{name: state[name] for name in by}, **numbers})
+
+
 def finish(state: pl.DataFrame, by: Sequence[str] = (), *, integer: bool = False, where: str = "a sum") -> pl.DataFrame:
     """Per key, sorted by it: its columns, `count`, `sum`, `mean` and, of squares, `var` and `std`.
 
@@ -95,10 +106,10 @@ def finish(state: pl.DataFrame, by: Sequence[str] = (), *, integer: bool = False
     With an infinity sum and mean are infinite (null with both infinities), variance and deviation null.
     """
     squares = "high2_top" in state.columns
-    names = ["sum", "mean", *(["var", "std"] if squares else [])]
+    schema = found(state.schema, by, integer=integer)
+    names = [name for name in schema if name not in (*by, "count")]
     if state.is_empty():
-        types = {"count": pl.Int64, **dict.fromkeys(names, pl.Float64), **({"sum": pl.Int64} if integer else {})}
-        return pl.DataFrame(schema={**{name: state.schema[name] for name in by}, **types})
+        return schema.to_frame()
     exponent = pl.when(pl.col("exponent").abs() != INFINITE).then("exponent").otherwise(0)
     rows = state.with_columns(at=exponent.cast(pl.Int64)).sort(*by, "at")
     per_key = (
@@ -108,12 +119,12 @@ def finish(state: pl.DataFrame, by: Sequence[str] = (), *, integer: bool = False
         (pl.col("exponent") == INFINITE).any().alias("plus"),
         (pl.col("exponent") == -INFINITE).any().alias("minus"),
     )
-    found = rows.group_by(by, maintain_order=True).agg(per_key) if by else rows.select(per_key)
-    first = (found["rows"].cum_sum() - found["rows"]).to_numpy()
-    least = found["least"].to_numpy()
-    shift = (rows["at"].to_numpy() - np.repeat(least, found["rows"].to_numpy())).astype(object)
+    groups = rows.group_by(by, maintain_order=True).agg(per_key) if by else rows.select(per_key)
+    first = (groups["rows"].cum_sum() - groups["rows"]).to_numpy()
+    least = groups["least"].to_numpy()
+    shift = (rows["at"].to_numpy() - np.repeat(least, groups["rows"].to_numpy())).astype(object)
     up, down = np.maximum(least, 0).astype(object), np.maximum(-least, 0).astype(object)
-    count = found["count"].to_numpy().astype(object)
+    count = groups["count"].to_numpy().astype(object)
     total = np.add.reduceat(_integers(rows, "number") << shift, first)
     made: dict[str, pl.Series] = {"mean": _each(_ratio, total << up, count << down)}
     made["sum"] = _sum(total, where) if integer else _each(_ratio, total << up, count**0 << down)
@@ -122,7 +133,7 @@ def finish(state: pl.DataFrame, by: Sequence[str] = (), *, integer: bool = False
         over = (np.add.reduceat(square << 2 * shift, first) * count - total * total) << 2 * up
         under = count * (count - 1) << 2 * down
         made["var"], made["std"] = _each(_ratio, over, under), _each(_root, over, under)
-    return found.with_columns(**made).select(*by, "count", *(names if integer else map(_reached, names)))
+    return groups.with_columns(**made).select(*by, "count", *(names if integer else map(_reached, names)))
 
 
 def _reached(name: str) -> pl.Expr:

@@ -260,3 +260,15 @@ def test_settings_that_mean_nothing_say_so() -> None:
             ops.Session(partition_cols="user", time="time", gap=gap)
     with pytest.raises(ConfigError, match="Position would add a second column `position`"):
         apply(["position"], ops.Position(partition_cols="position"), pl.DataFrame({"position": [1]}))
+
+
+def test_keys_and_times_need_not_be_selected(tmp_path: Path) -> None:
+    place = ["x"] >> ops.Position(partition_cols="user", sort_cols="time", name="place")
+    node = place >> ops.Session(partition_cols="user", time="time", gap=10)
+    fitted = fl.Workflow(node).fit(fl.Dataset(EVENTS))
+    got = fitted.transform(EVENTS)
+    assert got.columns == ["x", "place", "session", "session_id"]
+    assert got["place"].to_list() == [1, 2, 2, None, 3, 1, 4]
+    assert got["session"].to_list() == [1, 1, 1, None, 1, None, 2]
+    same(fitted.transform(write_parts(EVENTS, (2, 2, 5), tmp_path)).collect(), got)
+    assert fitted.prune(["session"]).transform(EVENTS)["session"].to_list() == got["session"].to_list()

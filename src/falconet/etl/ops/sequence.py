@@ -58,7 +58,9 @@ class _OfEvents(KeyedOp):
                 raise ConfigError(
                     f"{type(self).__name__} would add a second column `{name}`", hint="choose another `name`"
                 )
-        return {name: (name,) for name in columns} | dict.fromkeys(self.adds, self.also)
+        # A step is run for what it was given: one selected column at least.
+        given = () if set(columns) & set(self.also) else columns[:1]
+        return {name: (name,) for name in columns} | dict.fromkeys(self.adds, (*given, *self.also))
 
     def untouched(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         return columns

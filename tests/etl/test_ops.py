@@ -59,16 +59,6 @@ class TestHistoryWithTies(StatOpContract):
     frame = pl.DataFrame({"user": [1, 1, 1, 1], "item": [7, 8, 9, 7], "time": [5, 5, 5, 4], "row": [3, 1, 2, 0]})
 
 
-class TestFilter(OpContract):
-    op = ops.Filter(lambda row: (row["x"] > 1) & row["y"].is_not_null())
-    frame = pl.DataFrame({"x": [1, 2, None, 4], "y": ["a", "b", "c", None]})
-
-
-class TestDropna(OpContract):
-    op = ops.Dropna()
-    frame = pl.DataFrame({"x": [1.0, None, float("nan"), 4.0], "y": ["a", "b", "c", "d"]})
-
-
 class TestJoinExternal(OpContract):
     op = ops.JoinExternal(MOVIES, on="movie")
     frame = pl.DataFrame({"movie": [20, 99, 10, None, 30, 10], "user": [1, 2, 3, 4, 5, 6]})

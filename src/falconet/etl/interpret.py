@@ -37,7 +37,7 @@ def plain_form(tree: Tree, types: Mapping[str, pl.DataType]) -> Run | None:
 
 class _Compiler:
     def __init__(self, types: Mapping[str, pl.DataType]) -> None:
-        self._frame = pl.LazyFrame(schema=dict(types))
+        self._frame = pl.DataFrame({name: [None, None] for name in types}, schema=dict(types))
 
     def run(self, tree: Tree) -> Run:
         """The function of a node."""
@@ -61,12 +61,16 @@ class _Compiler:
         raise _UnknownError
 
     def _type(self, tree: Tree) -> pl.DataType:
-        return self._frame.select(expressions.from_tree(tree).alias("x")).collect_schema()["x"]
+        return self._made(expressions.from_tree(tree))
 
     def _meeting(self, left: Tree, right: Tree) -> pl.DataType:
         """The type in which two operands are compared or reckoned with."""
         met = pl.when(True).then(expressions.from_tree(left)).otherwise(expressions.from_tree(right))
-        return self._frame.select(met.alias("x")).collect_schema()["x"]
+        return self._made(met)
+
+    def _made(self, expr: pl.Expr) -> pl.DataType:
+        """The type of what is made; a plan's schema says another one where a constant is divided by Float32."""
+        return self._frame.select(expr.alias("x"))["x"].dtype
 
     def _as(self, tree: Tree, dtype: pl.DataType) -> Run:
         """The function of a node whose values are widened to another type."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 
-from falconet.errors import ColumnNotFoundError
+from falconet.errors import ColumnNotFoundError, DataError
 from falconet.etl import expressions
-from falconet.etl.op import OPS, FrameOp, freeze
+from falconet.etl.interpret import plain_form
+from falconet.etl.op import OPS, FrameOp, Group, Rows, freeze
+from falconet.etl.rowwise import OnRow, Row
+from falconet.etl.types import polars_type
+from falconet.schema import Column
 
 
 @OPS.register()
@@ -18,7 +22,7 @@ from falconet.etl.op import OPS, FrameOp, freeze
 class Filter(FrameOp):
     """The rows for which a condition holds; a null counts as no.
 
-    The function gets the columns by name and is called once, when the graph is built.
+    The function gets the columns by name and is called once, when the graph is built. Lists may be asked about, too.
 
     >>> print(Filter(lambda row: row["rating"] > 3).f)
     [(col("rating")) > (dyn int: 3)]
@@ -32,7 +36,7 @@ class Filter(FrameOp):
         freeze(self, tree=tree, f=expressions.from_tree(tree))
 
     @property
-    def rows(self) -> Literal["same", "fewer"]:
+    def rows(self) -> Rows:
         return "fewer"
 
     def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -48,14 +52,27 @@ class Filter(FrameOp):
         assert isinstance(self.f, pl.Expr)
         return frame.filter(self.f)
 
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow | None:
+        run = plain_form(self.tree, {name: polars_type(column) for name, column in columns.items()})
+        if run is None:
+            return None
+
+        def keep(values: Row) -> Row | None:
+            try:
+                return values if run(values) else None
+            except ValueError as error:
+                raise DataError(f"`Filter` cannot use {values}: {error}") from error
+
+        return keep
+
 
 @OPS.register()
 @dataclass(frozen=True, kw_only=True)
 class Dropna(FrameOp):
-    """The rows in which none of the columns is null or NaN."""
+    """The rows in which none of the columns is null or NaN. An empty list, and one with nulls, is a value."""
 
     @property
-    def rows(self) -> Literal["same", "fewer"]:
+    def rows(self) -> Rows:
         return "fewer"
 
     def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
@@ -65,3 +82,9 @@ class Dropna(FrameOp):
             for name in columns
         ]
         return frame.filter(pl.all_horizontal(present))
+
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow:
+        def keep(values: Row) -> Row | None:
+            return None if any(value is None or value != value for value in values.values()) else values
+
+        return keep

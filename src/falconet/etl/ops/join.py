@@ -11,15 +11,18 @@ from typing import Any, Literal
 import polars as pl
 
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
-from falconet.etl.op import OPS, FrameOp, as_tuple, freeze
+from falconet.etl.lookup import Lookup
+from falconet.etl.op import OPS, TableOp, as_tuple, freeze
 from falconet.etl.table import as_frame, matching, one_value, plain
 from falconet.etl.types import column_of
 from falconet.schema import Column
 
+_PLACE = "__found__"
+
 
 @OPS.register()
 @dataclass(frozen=True, kw_only=True, eq=False)
-class JoinExternal(FrameOp):
+class JoinExternal(TableOp):
     """Columns of a table beside the rows whose key they have; the order of rows stays.
 
     `df_ext` is a frame (Polars, pandas, Arrow), a Dataset or a path; it is read when the operator is made and saved
@@ -58,7 +61,7 @@ class JoinExternal(FrameOp):
                 f"{where} has the key {twice} of `{', '.join(keys)}` more than once",
                 hint="each match would multiply rows; drop_duplicates_ext=True keeps the first",
             )
-        freeze(self, df_ext=unique, on=on, on_ext=keys, columns_ext=tuple(added))
+        freeze(self, df_ext=unique.rechunk(), on=on, on_ext=keys, columns_ext=tuple(added))
 
     @property
     def rows(self) -> Literal["same", "fewer"]:
@@ -80,16 +83,34 @@ class JoinExternal(FrameOp):
     def reads(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(self.on)
 
-    def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
+    @property
+    def table(self) -> pl.DataFrame:
+        found: pl.DataFrame = self.df_ext
+        return found
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        return tuple(self.columns_ext or ())
+
+    def find(self, frame: pl.LazyFrame, name: str) -> pl.LazyFrame:
         types = frame.select(self.on).collect_schema()
-        keys = {
-            f"__key{i}__": matching(pl.col(name), types[name], self._types[key], name) for i, name, key in self._keys
-        }
+        keys = {key: matching(pl.col(x), types[x], self._types[key], x) for _, x, key in self._keys}
+        if len(keys) == 1:
+            ((_, x),) = keys.items()
+            return frame.with_columns(self._places.expr(x).alias(name))
+        labels = {f"__key{i}__": keys[key] for i, _, key in self._keys}
         table = self.df_ext.lazy().select(
-            *(pl.col(key).alias(f"__key{i}__") for i, _, key in self._keys), *(self.columns_ext or ())
+            *(pl.col(key).alias(f"__key{i}__") for i, _, key in self._keys),
+            pl.int_range(pl.len(), dtype=pl.Int32).alias(name),
         )
-        joined = frame.with_columns(**keys).join(table, on=list(keys), how=self.how, maintain_order="left")
-        return joined.drop(list(keys))
+        return frame.with_columns(**labels).join(table, on=list(labels), how="left", maintain_order="left").drop(labels)
+
+    def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
+        placed = self.find(frame, _PLACE)
+        if self.how == "inner":
+            placed = placed.filter(pl.col(_PLACE).is_not_null())
+        found = (pl.lit(self.df_ext[name]).gather(_PLACE).alias(name) for name in self.added)
+        return placed.with_columns(found).drop(_PLACE)
 
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
         return {
@@ -108,6 +129,13 @@ class JoinExternal(FrameOp):
     @property
     def _keys(self) -> list[tuple[int, str, str]]:
         return [(i, a, b) for i, (a, b) in enumerate(zip(self.on, self.on_ext or (), strict=True))]
+
+    @cached_property
+    def _places(self) -> Lookup:
+        """The places of the values of the one key."""
+        ((_, _, name),) = self._keys
+        keys = self.df_ext[name]
+        return Lookup(keys, pl.int_range(len(keys), dtype=pl.Int32, eager=True))
 
     @cached_property
     def _types(self) -> dict[str, pl.DataType]:

@@ -26,6 +26,9 @@ from falconet.compute.executor import ROW
 from falconet.errors import ConfigError, DataError, FalconetError, SchemaError
 from falconet.etl.dataset import Dataset
 from falconet.etl.object_store import open_store
+from falconet.recipe.config import ColumnsConfig, DataConfig, read_recipe
+from falconet.recipe.run import raw_fingerprint
+from falconet.recipe.source import read_data
 
 KEY, SECRET = "AKIAFALCONETTEST", "no/one+should=see"
 
@@ -72,6 +75,7 @@ def fill(bucket: fs.S3FileSystem) -> None:
     texts = {
         "text/a.csv": "x,s\n1,Zoë\n".encode("latin-1"),
         "text/b.csv": "x,s\n2.5,é\n".encode("latin-1"),
+        "clicks/a.jsonl": b'{"user": 1, "item": "a"}\n{"user": 2, "item": "b"}\n',
         "lines/a.jsonl": b'{"x": 1}\n{"y": "a"}\n',
         "broken/a.csv": b"x,s\n1\n",
         "broken/b.parquet": b"PAR1 no",
@@ -111,6 +115,7 @@ FLAT = [(1, "a"), (2, None), (3, "c")]
     [
         "s3://lake/flat",
         "s3://lake/flat/",
+        Path("s3://lake/flat"),
         "s3a://lake/flat/*.parquet",
         "s3://lake/f*/?.parquet",
         ["s3://lake/flat/a.parquet", "s3://lake/flat/b.parquet"],
@@ -181,6 +186,27 @@ def test_the_environment_says_what_is_not_given_and_its_keys_stay_there(
         "aws_allow_http": "true",
         "aws_region": "us-east-1",
     }
+
+
+def test_a_recipe_reads_a_bucket_with_the_keys_of_the_environment(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    plain = read_recipe(Path(fl.__file__ or "").parent / "recipe" / "demo.toml")
+    recipe = replace(
+        plain,
+        data=DataConfig(reader="files", path="s3://lake/clicks"),
+        columns=ColumnsConfig(user="user", item="item", time=None, rating=None),
+    )
+    assert read_data(recipe, tmp_path).interactions.scan().collect().rows() == [(1, "a"), (2, "b")]
+    before = raw_fingerprint(recipe)
+    with store(endpoint).open_output_stream("lake/clicks/b.jsonl") as out:
+        out.write(b'{"user": 3, "item": "c"}\n')
+    assert raw_fingerprint(recipe) != before
+    store(endpoint).delete_file("lake/clicks/b.jsonl")
+    assert raw_fingerprint(recipe) == before
 
 
 def test_parts_travel_with_what_they_need(options: dict[str, Any], dask_executor: DaskExecutor) -> None:

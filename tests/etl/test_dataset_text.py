@@ -251,6 +251,11 @@ def test_settings_of_text_are_refused_for_what_is_no_csv(tmp_path: Path) -> None
     path = csv(tmp_path, '{"a": 1}\n', "a.jsonl")
     with pytest.raises(ConfigError, match=r"a.jsonl` is no CSV file"):
         Dataset(path, has_header=False, columns=["a"])
+    WORDS.write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match=r"a.parquet` is no CSV file[\s\S]*separator"):
+        Dataset(tmp_path / "a.parquet", separator=";")
+    with pytest.raises(ConfigError, match="the data is a table in memory, no CSV file"):
+        Dataset(WORDS, encoding="latin-1")
 
 
 LINES = """{"user": 1, "tags": ["x"], "at": {"page": 1}}
@@ -307,7 +312,7 @@ def test_json_lines_have_the_keys_and_types_of_all_blocks_and_files(
         ('{"a": 1}\n[1]\n', r"line 2: no object but a list"),
         ('{"a": NaN}\n', r"line 1: no JSON: NaN is not a number of JSON"),
         ('{"a": 1} {"a": 2}\n', r"line 1: no JSON: Extra data"),
-        ('{"a": 99999999999999999999}\n', r"`a` holds whole numbers of more than 64 bits"),
+        ('{"a": 99999999999999999999}\n', r"`a` holds whole numbers beyond 64 bits with a sign"),
         ("", r"a.jsonl` is empty"),
     ],
 )

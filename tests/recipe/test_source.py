@@ -219,3 +219,41 @@ def test_infinite_features_of_items_are_missing_ones(tmp_path: Path) -> None:
     prices = pl.read_parquet(tmp_path / "work/features/items/*.parquet").sort("item_id")["price"].to_list()
     assert prices[1] == 0.0
     assert prices[0] < 0 < prices[2] < 9
+
+
+def test_a_recipe_says_how_its_text_is_written(tmp_path: Path) -> None:
+    (tmp_path / "rows.dat").write_bytes("1::é::4::10\n2::é::-::20\n1::ö::5::30\n".encode("latin-1"))
+    (tmp_path / "items.csv").write_bytes("item::title\né::Café\nö::Öl\n".encode("latin-1"))
+    data = DataConfig(
+        reader="files",
+        path=str(tmp_path / "rows.dat"),
+        items=str(tmp_path / "items.csv"),
+        separator="::",
+        encoding="latin-1",
+        null_values=("-",),
+        names=("user", "item", "rating", "time"),
+        dtypes={"rating": "float32", "user": "string"},
+    )
+    columns = ColumnsConfig(user="user", item="item", time="time", rating="rating")
+    raw = read_data(replace(read_recipe(DEMO), data=data, columns=columns), tmp_path / "work")
+    assert raw.interactions.schema == {"user": pl.String, "item": pl.String, "time": pl.Int64, "rating": pl.Float32}
+    assert raw.interactions.scan().collect().rows() == [
+        ("1", "é", 10, 4.0),
+        ("2", "é", 20, None),
+        ("1", "ö", 30, 5.0),
+    ]
+    assert raw.items is not None
+    assert raw.items.select("item", "title").rows() == [("é", "Café"), ("ö", "Öl")]
+
+
+def test_how_text_is_written_is_said_of_csv_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("user;item;time;rating\n1;7;1;2.5\n")
+    pl.DataFrame({"item": [7], "title": ["a"]}).write_parquet(tmp_path / "items.parquet")
+    data = DataConfig(
+        reader="files", path=str(tmp_path / "rows.csv"), items=str(tmp_path / "items.parquet"), separator=";"
+    )
+    columns = ColumnsConfig(user="user", item="item", time="time", rating="rating")
+    raw = read_data(replace(read_recipe(DEMO), data=data, columns=columns), tmp_path / "work")
+    assert raw.interactions.scan().collect().rows() == [(1, 7, 1, 2.5)]
+    with pytest.raises(ConfigError, match=r'`data.separator` is for `data.reader = "files"`'):
+        DataConfig(path="ml-latest-small", separator=";")

@@ -23,7 +23,7 @@ from falconet.etl.hive import agrees, hive_types, hive_value
 from falconet.etl.sources import File, open_source
 from falconet.etl.text_files import TextFormat
 from falconet.etl.types import polars_type
-from falconet.etl.widen import widest
+from falconet.etl.widen import say_type, widest
 from falconet.io.footer import read_footer, schema_of
 from falconet.schema import Column, Schema
 
@@ -277,7 +277,7 @@ def _unify(files: Sequence[_Opened], columns: Sequence[str] | None, dtypes: Mapp
                 meets = "Float64" if before.is_numeric() and here.is_numeric() else "String"
                 raise SchemaError(
                     f"column `{name}` is {here} in {file.file.where} and {before} in the files before it",
-                    hint=f'convert one of them, or say what it is: dtypes={{"{name}": "{meets.lower()}"}}',
+                    hint=f"convert one of them, or say what it is: {say_type(name, meets.lower())}",
                 )
             if wide != here and name in dtypes and not _casts(here, wide):
                 raise SchemaError(

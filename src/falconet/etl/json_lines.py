@@ -36,7 +36,7 @@ def infer_json(file: Found) -> dict[str, pl.DataType]:
             name, dtype = field.name, _in_order(types[field.name], field.type)
             if "Int128" in str(dtype):
                 raise SchemaError(
-                    f"{file.where}, after line {line}: `{name}` holds whole numbers of more than 64 bits",
+                    f"{file.where}, after line {line}: `{name}` holds whole numbers beyond 64 bits with a sign",
                     hint="write them as strings",
                 )
             before = found.get(name, dtype)

@@ -8,6 +8,7 @@ where it runs, so that keys from the environment are in no part. No key is in a 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,6 +55,14 @@ _CREDENTIALS = {
     "az": 'storage_options={"account_name": …, "account_key": …}',
 }
 _REFUSED = ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE_DOES_NOT_MATCH", "UNRECOGNIZED_CLIENT", "EXPIRED_TOKEN")
+
+
+_LOST_SLASH = re.compile(rf"^({'|'.join(_SCHEMES)}):/(?=[^/])")
+
+
+def as_text(path: str | os.PathLike[str]) -> str:
+    """A path or an address as text. A Path leaves one slash of the two of `s3://`."""
+    return _LOST_SLASH.sub(r"\1://", os.fspath(path))
 
 
 def is_url(path: str) -> bool:

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from falconet.errors import ConfigError, DataError
-from falconet.etl.object_store import ObjectStore, is_url, open_store
+from falconet.etl.object_store import ObjectStore, as_text, is_url, open_store
 
 _ENDINGS = {
     "Parquet": (".parquet", ".pq", ".parq"),
@@ -93,13 +93,9 @@ class Found:
             yield file
 
 
-def find_files(source: str) -> list[Path]:
-    """The files on this machine that a path stands for: a file, a folder, or a glob."""
-    return [Path(file.path) for file in find(source, {})]
-
-
-def find(source: str, options: Mapping[str, object]) -> list[Found]:
+def find(source: str | os.PathLike[str], options: Mapping[str, object]) -> list[Found]:
     """The files that a file, a folder or a glob stands for."""
+    source = as_text(source)
     if is_url(source):
         if source.startswith("file://"):
             return find(unquote(source.removeprefix("file://")), options)
@@ -132,7 +128,7 @@ def find_list(source: Sequence[Any], options: Mapping[str, object]) -> list[Foun
     for path in source:
         if not isinstance(path, (str, os.PathLike)):
             raise DataError(f"a list of files has a {type(path).__name__} in it", hint="for rows: pl.DataFrame(rows)")
-    names = [os.fspath(path) for path in source]
+    names = [as_text(path) for path in source]
     if not names:
         raise DataError("a data set of no files", hint="the list is empty")
     if twice := next((name for name in names if names.count(name) > 1), None):

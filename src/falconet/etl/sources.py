@@ -23,8 +23,10 @@ from falconet.etl.json_lines import infer_json, read_json
 from falconet.etl.object_store import ObjectStore
 from falconet.etl.paths import Found, find, find_list
 from falconet.etl.text_files import TextFormat, infer_csv, read_csv
-from falconet.etl.widen import widest
+from falconet.etl.widen import say_type, widest
 from falconet.progress import progress
+
+_TEXT = "how text is written (separator, encoding, has_header, null_values, quote) is said of CSV files only"
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,13 @@ def open_source(
     """The Parquet files of a source, in order. Raises DataError for what is not there or cannot be read."""
     text = text or TextFormat()
     if isinstance(source, (str, os.PathLike)):
-        return _open_files(find(os.fspath(source), options or {}), dtypes, text)
+        return _open_files(find(source, options or {}), dtypes, text)
     if isinstance(source, Sequence):
         return _open_files(find_list(source, options or {}), dtypes, text)
     if options:
         raise ConfigError("storage_options are for object stores", hint="the data is a table in memory")
+    if text != TextFormat():
+        raise ConfigError("the data is a table in memory, no CSV file", hint=_TEXT)
     return (_store(source),)
 
 
@@ -69,13 +73,14 @@ def _open_files(files: Sequence[Found], dtypes: Mapping[str, pl.DataType], text:
         raise DataError(
             f"{files[0].where} and {other.where} are not files of one kind", hint=f"{kinds[0]}, or {other.kind()}"
         )
+    if kinds[0] != "CSV" and text != TextFormat():
+        raise ConfigError(f"{files[0].where} is no CSV file", hint=_TEXT)
     if kinds[0] == "Parquet":
         return tuple(File(f.path, f.where, f.identity, f.hive, f.store) for f in files)
-    if kinds[0] != "CSV" and text != TextFormat():
-        raise ConfigError(f"{files[0].where} is no CSV file", hint="how text is written is said of CSV files only")
     folder = private_folder()
     targets = [folder / f"{i:05d}.parquet" for i in range(len(files))]
-    with progress(f"reading {kinds[0]}", total=sum(file.size for file in files), unit="bytes") as task:
+    passes = 1 if kinds[0] == "Arrow" else 2  # text is read once for its types, once for its rows
+    with progress(f"reading {kinds[0]}", total=passes * sum(file.size for file in files), unit="bytes") as task:
         if kinds[0] == "Arrow":
             for file, target in zip(files, targets, strict=True):
                 _convert_arrow(file, target)
@@ -83,7 +88,10 @@ def _open_files(files: Sequence[Found], dtypes: Mapping[str, pl.DataType], text:
         else:
             infer = infer_json if kinds[0] == "JSON lines" else partial(infer_csv, text=text, dtypes=dtypes)
             read = read_json if kinds[0] == "JSON lines" else partial(read_csv, text=text)
-            found = [infer(file) for file in files]
+            found = []
+            for file in files:
+                found.append(infer(file))
+                task.advance(file.size)
             schema = _of_all(files, found)
             for file, names, target in zip(files, found, targets, strict=True):
                 own = schema if kinds[0] == "JSON lines" else {name: schema[name] for name in names}
@@ -102,7 +110,7 @@ def _of_all(files: Sequence[Found], found: Sequence[Mapping[str, pl.DataType]]) 
             if wide is None:
                 raise SchemaError(
                     f"column `{name}` is {dtype} in {file.where} and {before} in the files before it",
-                    hint=f'say what it is: dtypes={{"{name}": pl.String}}',
+                    hint=f"say what it is: {say_type(name, 'string')}",
                 )
             schema[name] = wide
     if not schema:

@@ -22,6 +22,7 @@ import pyarrow.csv as pa_csv
 
 from falconet.errors import ConfigError, DataError, SchemaError
 from falconet.etl.paths import PACKED, Found
+from falconet.etl.widen import say_type
 
 BLOCK = 4 << 20  # bytes parsed at a time; no record is longer
 _SPLIT = "\x1f"  # stands for a separator of several bytes, which parsers do not know
@@ -274,7 +275,7 @@ def _refuse_value(file: Found, text: TextFormat, name: str, row: int, value: str
         line = next(line for i, (line, _) in enumerate(_records(file, text)) if i == skip)
     raise DataError(
         f"{file.where}, line {line}: column `{name}` is `{value[:80]}`, which is no {dtype}",
-        hint=f'`null_values=["{value[:20]}"]` if it stands for nothing, or dtypes={{"{name}": pl.String}}',
+        hint=f'`null_values=["{value[:20]}"]` if it stands for nothing, or {say_type(name, "string")}',
     )
 
 

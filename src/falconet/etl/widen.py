@@ -46,6 +46,11 @@ def widest(a: pl.DataType, b: pl.DataType, *, inferred: bool = False) -> pl.Data
     return None
 
 
+def say_type(name: str, dtype: str) -> str:
+    """How one says what a column is."""
+    return f'dtypes={{"{name}": "{dtype}"}} (in a recipe `data.dtypes.{name} = "{dtype}"`)'
+
+
 def _structs(a: pl.Struct, b: pl.Struct, inferred: bool) -> pl.Struct | None:
     """A struct with the fields of both. Read from files they have the same ones; `inferred`, either may lack some."""
     left, right = _fields(a), _fields(b)

@@ -22,18 +22,29 @@ def _check_seed(seed: int, name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Where the raw files are. `movielens` reads any MovieLens release; `files` any Parquet or CSV of interactions."""
+    """Where the raw files are. `movielens` reads any MovieLens release; `files` whatever a Dataset reads.
+
+    The others say how files are written and what the columns of `path` are, in the words of Dataset. Without a header
+    `names` are the columns of `path`.
+    """
 
     reader: Literal["movielens", "files"] = "movielens"
     path: str
-    items: str | None = None  # files: a Parquet or CSV file with one row per item
+    items: str | None = None  # files: one row per item
+    separator: str | None = None
+    encoding: str | None = None
+    null_values: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    dtypes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.path:
             raise ConfigError("`data.path` is empty", hint="it says where the raw files are")
         object.__setattr__(self, "items", self.items or None)
-        if self.items is not None and self.reader != "files":
-            raise ConfigError(f'`data.items` is for `data.reader = "files"`, not "{self.reader}"')
+        object.__setattr__(self, "separator", self.separator or None)
+        for name in ("items", "separator", "encoding", "null_values", "names", "dtypes"):
+            if getattr(self, name) and self.reader != "files":
+                raise ConfigError(f'`data.{name}` is for `data.reader = "files"`, not "{self.reader}"')
 
 
 @dataclass(frozen=True, kw_only=True)

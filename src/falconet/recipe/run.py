@@ -166,10 +166,11 @@ def _is_prepared(work: Path, step: str) -> bool:
 def raw_fingerprint(recipe: Recipe) -> str:
     """The hash of the contents of the raw files that are read, wherever they lie."""
     from falconet.datasets.movielens import open_movielens
-    from falconet.etl.paths import find_files
+    from falconet.etl.object_store import is_url
+    from falconet.etl.paths import find
 
     for name, given in (("path", recipe.data.path), ("items", recipe.data.items)):
-        if given is not None and not Path(given).exists() and not any(sign in given for sign in "*?["):
+        if given is not None and not (is_url(given) or Path(given).exists() or any(sign in given for sign in "*?[")):
             fetch = "; `falconet data get` fetches a MovieLens release" if recipe.data.reader == "movielens" else ""
             raise DataError(
                 f"no file or folder `{given}`, looked for from `{Path.cwd()}`",
@@ -179,8 +180,11 @@ def raw_fingerprint(recipe: Recipe) -> str:
         return open_movielens(recipe.data.path).fingerprint()
     total = hashlib.sha256()
     for given in (recipe.data.path, recipe.data.items):
-        for file in [] if given is None else find_files(given):
-            with file.open("rb") as opened:
-                total.update(file.name.encode() + b"\0" + hashlib.file_digest(opened, "sha256").digest())
+        for file in [] if given is None else find(given, {}):
+            one = hashlib.sha256()
+            with file.opened() as opened:
+                while block := opened.read(8 << 20):
+                    one.update(block)
+            total.update(file.identity[0].encode() + b"\0" + one.digest())
         total.update(b"\0")
     return total.hexdigest()

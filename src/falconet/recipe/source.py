@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from falconet.errors import ColumnNotFoundError, DataError, SchemaError
 from falconet.etl.dataset import Dataset
+from falconet.etl.paths import find
 from falconet.progress import note
-from falconet.recipe.config import ColumnsConfig, Recipe
+from falconet.recipe.config import ColumnsConfig, DataConfig, Recipe
 from falconet.recipe.names import inner_columns, item_names
 
 
@@ -41,8 +43,8 @@ def read_data(recipe: Recipe, work: Path) -> RawData:
         folder = convert(path, work / "data")
         path, items = folder / "ratings", pl.read_parquet(folder / "movies.parquet")
     elif recipe.data.items is not None:
-        items = Dataset(recipe.data.items).scan().collect()
-    interactions = _interactions(path, given, f"`{recipe.data.path}`")
+        items = Dataset(recipe.data.items, **_text(recipe.data, recipe.data.items)).scan().collect()
+    interactions = _interactions(path, given, recipe.data)
     inner = inner_columns(given)
     if items is not None:
         items = _items(items, given, interactions.schema[inner.item])
@@ -56,11 +58,28 @@ def read_data(recipe: Recipe, work: Path) -> RawData:
     return RawData(interactions, items, inner)
 
 
-def _interactions(path: Path, given: ColumnsConfig, where: str) -> Dataset:
+def _text(data: DataConfig, path: str | Path) -> dict[str, Any]:
+    """How the CSV files at a path are written, in the words of Dataset; of other files there is nothing to say."""
+    if find(path, {})[0].kind(text=data.separator is not None) != "CSV":
+        return {}
+    return {
+        "separator": data.separator,
+        "encoding": data.encoding or "utf-8",
+        "null_values": data.null_values,
+    }
+
+
+def _interactions(path: Path, given: ColumnsConfig, settings: DataConfig) -> Dataset:
     """The columns a recipe reads, as they should be: the files themselves where nothing has to be changed."""
     names = [name for name in (given.user, given.item, given.time, given.rating) if name is not None]
+    where = f"`{settings.path}`"
+    text = _text(settings, path)
     try:
-        data = Dataset(path, columns=names)
+        if settings.names:
+            columns, text["has_header"] = settings.names, False
+            data = Dataset(path, columns=columns, dtypes=settings.dtypes, **text).select(names)
+        else:
+            data = Dataset(path, columns=names, dtypes=settings.dtypes, **text)
     except ColumnNotFoundError as error:
         for role in ("time", "rating"):
             if str(error.args[0]).endswith(f"no column `{getattr(given, role)}`"):

@@ -83,7 +83,8 @@ def save(folder: Path, saved: Saved) -> None:
     }
     (folder / "state").mkdir()
     for name, table in tables.items():
-        table.write_parquet(folder / name, compression="zstd", statistics=False)
+        # Row groups of one size, so that the bytes do not depend on how the table lies in memory.
+        table.write_parquet(folder / name, compression="zstd", statistics=False, row_group_size=131_072)
     (folder / GRAPH).write_text(json.dumps(graph, indent=1))
 
 

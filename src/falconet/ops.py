@@ -2,10 +2,12 @@
 
 from falconet.etl.categories import Categories
 from falconet.etl.op import OPS, ColumnOp, FrameOp, KeyedOp, Op, StatOp
+from falconet.etl.ops.bucketize import Bucketize
 from falconet.etl.ops.categorify import Categorify
 from falconet.etl.ops.columns import LambdaOp
-from falconet.etl.ops.fill import FillMissing
+from falconet.etl.ops.fill import FillMedian, FillMissing
 from falconet.etl.ops.groupby import Groupby
+from falconet.etl.ops.hashing import HashBucket, HashedCross
 from falconet.etl.ops.history import History
 from falconet.etl.ops.join import JoinExternal
 from falconet.etl.ops.join_groupby import JoinGroupby
@@ -35,6 +37,7 @@ __all__ = [
     "AddProperties",
     "AddTags",
     "Age",
+    "Bucketize",
     "Categories",
     "Categorify",
     "Clip",
@@ -42,10 +45,13 @@ __all__ = [
     "CyclicTime",
     "DifferenceLag",
     "Dropna",
+    "FillMedian",
     "FillMissing",
     "Filter",
     "FrameOp",
     "Groupby",
+    "HashBucket",
+    "HashedCross",
     "History",
     "JoinExternal",
     "JoinGroupby",

@@ -1,17 +1,18 @@
-"""FillMissing: a value in place of what is missing."""
+"""FillMissing and FillMedian: a value in place of what is missing."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
-from falconet.errors import ConfigError
-from falconet.etl.op import OPS, FrameOp
-from falconet.etl.types import element, polars_type, value_of
+from falconet.errors import ConfigError, SchemaError
+from falconet.etl import moments, quantiles
+from falconet.etl.op import OPS, FrameOp, Group, StatOp
+from falconet.etl.types import column_of, element, polars_type, value_of
 from falconet.schema import Column
 
 
@@ -69,6 +70,66 @@ class FillMissing(FrameOp):
         x = pl.col(name).arr.to_list() if isinstance(dtype, pl.Array) else pl.col(name)
         each = pl.element().fill_nan(None) if inner.is_float() else pl.element()
         return x.list.eval(each.fill_null(value)).fill_null(pl.lit([], dtype=pl.List(inner)))
+
+
+@OPS.register()
+@dataclass(frozen=True, kw_only=True)
+class FillMedian(StatOp):
+    """The median of a column in place of its nulls and NaN; in lists of null elements, and null lists become empty.
+
+    Floats keep their type, integers and Booleans become Float64. The median is exact and the same bits for any cut of
+    the data; of a column with more than a million different values it is at most 0.1 % off. A column without any value
+    has none and gets 0, as scikit-learn's SimpleImputer does with `keep_empty_features`. With `add_binary_cols` a
+    Boolean column `NAME_filled` says where something was missing.
+    """
+
+    add_binary_cols: bool = False
+
+    def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        return self._filling(0.0).sources(columns)
+
+    def partial(self, frame: pl.LazyFrame, group: Group) -> pl.LazyFrame:
+        (name,) = group
+        dtype = frame.select(name).collect_schema()[name]
+        if not moments.is_summable(dtype):
+            raise SchemaError(f"FillMedian needs numbers, `{name}` is {dtype}", hint="FillMissing fills other types")
+        return quantiles.counts(frame, name)
+
+    def merge(self, states: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        return quantiles.merge(states)
+
+    def finish(self, state: pl.DataFrame) -> MedianFilled:
+        median = quantiles.median(state)
+        return self._filling(0.0 if median is None or median != median else median)
+
+    def _filling(self, value: float) -> MedianFilled:
+        return MedianFilled(fill_val=value, add_binary_cols=self.add_binary_cols)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedianFilled(FillMissing):
+    """`FillMedian`, fitted: what FillMissing does, with numbers as floats."""
+
+    def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
+        types = frame.select(columns).collect_schema()
+        floats = [pl.col(name).cast(_as_floats(dtype)) for name, dtype in types.items()]
+        return super().apply(frame.with_columns(floats), columns)
+
+    def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:
+        floats = {name: column_of(name, _as_floats(polars_type(column))) for name, column in columns.items()}
+        return super().row({name: _as_float(value) for name, value in values.items()}, floats)
+
+
+def _as_floats(dtype: pl.DataType) -> pl.DataType:
+    kind = element(dtype)
+    kind = kind if kind.is_float() else pl.Float64()
+    return pl.List(kind) if dtype.is_nested() else kind
+
+
+def _as_float(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_float(x) for x in value]
+    return None if value is None else float(value)
 
 
 def _missing(x: pl.Expr, dtype: pl.DataType) -> pl.Expr:

@@ -9,13 +9,13 @@ from typing import Any
 
 import polars as pl
 
-from falconet.etl.codes import FIRST, NULL, coded, coded_value, describe_codes, missing
+from falconet.etl.codes import FIRST, NULL, coded, coded_value, describe_codes, missing, shared_tags
 from falconet.etl.hash_expr import hash_columns, hash_expr
 from falconet.etl.lookup import Lookup
 from falconet.etl.op import ColumnOp, FrameOp, Op
 from falconet.etl.table import matching, one_value
 from falconet.hashing import hash_tuple, stable_hash
-from falconet.schema import Column, Tag
+from falconet.schema import Column
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -130,8 +130,7 @@ class CombinedCategories(Categories, FrameOp):
         return frame.with_columns(code.alias(self.name))
 
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
-        shared = frozenset.intersection(*(column.tags for column in inputs.values()))
-        column = replace(outputs[self.name], tags=shared - {Tag.ID, Tag.EMBEDDING, Tag.TIME})
+        column = replace(outputs[self.name], tags=shared_tags(inputs))
         return {self.name: describe_codes(column, self.cardinality, oov=self.oov, domain=self.domain)}
 
     def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:

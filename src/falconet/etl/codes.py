@@ -6,7 +6,7 @@ not none).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -64,3 +64,9 @@ def describe_codes(column: Column, cardinality: int, *, oov: int | None = None, 
         min=None,
         max=None,
     )
+
+
+def shared_tags(inputs: Mapping[str, Column]) -> frozenset[str]:
+    """The tags of a column of combinations: those that all members have, except what says how a value is to be read."""
+    shared = frozenset.intersection(*(column.tags for column in inputs.values()))
+    return shared - {Tag.ID, Tag.EMBEDDING, Tag.TIME, Tag.TEXT, Tag.CONTINUOUS}

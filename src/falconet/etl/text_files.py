@@ -27,7 +27,8 @@ from falconet.etl.widen import say_type
 BLOCK = 4 << 20  # bytes parsed at a time; no record is longer
 _SPLIT = "\x1f"  # stands for a separator of several bytes, which parsers do not know
 _SPACES = " \t"
-_LONG = r"^[+-]?0*[1-9][0-9]{18}"  # so many digits, and no float holds the number
+_LONG = 10**18  # whole numbers from here on are not taken for floats, which would lose digits
+_LONG_NUMBER = r"^[+-]?0*[1-9][0-9]{18,}$"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +132,21 @@ class _Guess:
         return pl.Null() if self.empty else next(iter(self.may), pl.String())
 
     def see(self, values: pl.Series) -> None:
-        if values.null_count() < len(values):
-            self.empty = False
-            self.may = [dtype for dtype in self.may if _fits(values, dtype)]
+        if values.null_count() == len(values):
+            return
+        self.empty = False
+        words = values.str.strip_chars(_SPACES)
+        if pl.Int64() in self.may:
+            whole = words.cast(pl.Int64, strict=False)
+            if whole.null_count() == values.null_count():
+                fits: dict[pl.DataType, bool] = {
+                    pl.Int64(): True,
+                    pl.UInt64(): bool((whole >= 0).all()),
+                    pl.Float64(): bool(whole.is_between(-_LONG, _LONG, closed="none").all()),
+                }
+                self.may = [dtype for dtype in self.may if fits.get(dtype)]
+                return
+        self.may = [dtype for dtype in self.may if _fits(words, dtype)]
 
 
 def guess(values: pl.Series) -> pl.DataType:
@@ -143,13 +156,12 @@ def guess(values: pl.Series) -> pl.DataType:
     return found.dtype
 
 
-def _fits(values: pl.Series, dtype: pl.DataType) -> bool:
-    words = values.str.strip_chars(_SPACES)
+def _fits(words: pl.Series, dtype: pl.DataType) -> bool:
     if isinstance(dtype, pl.Boolean):
         return bool(words.str.to_lowercase().is_in(["true", "false"]).all())
-    if words.cast(dtype, strict=False).null_count() > values.null_count():
+    if words.cast(dtype, strict=False).null_count() > words.null_count():
         return False
-    return not (isinstance(dtype, pl.Float64) and words.str.contains(_LONG).any())
+    return not (isinstance(dtype, pl.Float64) and words.str.contains(_LONG_NUMBER).any())
 
 
 def _names(file: Found, text: TextFormat) -> tuple[str, ...]:

@@ -3,8 +3,10 @@
 from falconet.etl.categories import Categories
 from falconet.etl.op import OPS, ColumnOp, FrameOp, KeyedOp, Op, StatOp
 from falconet.etl.ops.bucketize import Bucketize
+from falconet.etl.ops.cardinality import DropLowCardinality
 from falconet.etl.ops.categorify import Categorify
 from falconet.etl.ops.columns import LambdaOp
+from falconet.etl.ops.data_stats import DataStats
 from falconet.etl.ops.fill import FillMedian, FillMissing
 from falconet.etl.ops.groupby import Groupby
 from falconet.etl.ops.hashing import HashBucket, HashedCross
@@ -27,6 +29,7 @@ from falconet.etl.ops.numbers import Clip, LogOp, ReduceDtypeSize
 from falconet.etl.ops.rename import Rename
 from falconet.etl.ops.rows import Dropna, Filter
 from falconet.etl.ops.sequence import DifferenceLag, Position, Session, TimeSince
+from falconet.etl.ops.similarity import ColumnSimilarity
 from falconet.etl.ops.split import Split
 from falconet.etl.ops.target_encoding import TargetEncoding
 from falconet.etl.ops.time import Age, CyclicTime, TimeParts
@@ -42,8 +45,11 @@ __all__ = [
     "Categorify",
     "Clip",
     "ColumnOp",
+    "ColumnSimilarity",
     "CyclicTime",
+    "DataStats",
     "DifferenceLag",
+    "DropLowCardinality",
     "Dropna",
     "FillMedian",
     "FillMissing",

@@ -145,6 +145,19 @@ def rehearse(plan: Plan, bound: Mapping[int, Bound], inputs: Inputs) -> Describe
     return state
 
 
+def dropped_outputs(plan: Plan, bound: Mapping[int, Bound], inputs: Inputs) -> list[str]:
+    """The outputs that operators drop once they know what the fit says of their inputs, and what is made of them."""
+    if all(type(step.op).drops is Op.drops for step in plan.steps):
+        return []
+    columns = run(plan, bound, _no_rows(bound, inputs), Given.of(inputs), keep=True).columns
+    gone: set[Ref] = set()
+    for step in plan.steps:
+        own = {name: columns[ref] for name, ref in zip(step.names, step.inputs, strict=True)}
+        dropped = set(step.op.drops(own)) | {ref[1] for ref in step.reads if ref in gone}
+        gone |= {(step.id, name) for name, made_from in step.makes.items() if dropped & set(made_from)}
+    return [name for name, ref in plan.outputs if ref in gone]
+
+
 def _misfit(plan: Plan, bound: Mapping[int, Bound], inputs: Inputs, error: Exception) -> SchemaError:
     """Which operator it was: the first one whose own outputs cannot be computed."""
     for step in plan.steps:

@@ -66,6 +66,10 @@ class Op(ABC):  # noqa: B024  the four shapes below have the abstract methods
         """The input columns that come out as they are. None where rows disappear."""
         return ()
 
+    def drops(self, inputs: Mapping[str, Column]) -> tuple[str, ...]:
+        """The inputs that do not come out, which is asked once the fit knows what they are (cardinalities)."""
+        return ()
+
     def reads(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """The columns that decide which rows there are; only asked where `rows` is not "same"."""
         return columns
@@ -226,6 +230,11 @@ class StatOp(Op):
     def finish_all(self, states: Mapping[Group, pl.DataFrame]) -> dict[Group, Op]:
         """The fitted operator of each group, for a statistic whose groups need each other. By default `finish`."""
         return {group: self.finish(state) for group, state in states.items()}
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether `finish_all` needs the states of all groups, also where pruning left some of their columns out."""
+        return False
 
     def grow(self, state: pl.DataFrame, fresh: pl.DataFrame) -> pl.DataFrame:
         """The state once more data was seen, whose own state is `fresh`. By default `merge`."""

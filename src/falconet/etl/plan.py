@@ -14,7 +14,7 @@ import polars as pl
 
 from falconet.compute.executor import ROW
 from falconet.errors import ConfigError, SchemaError
-from falconet.etl.op import ColumnOp, FrameOp, Group, KeyedOp, Op
+from falconet.etl.op import ColumnOp, FrameOp, Group, KeyedOp, Op, StatOp
 from falconet.etl.selector import made_by
 from falconet.etl.table import plain
 from falconet.etl.types import column_of, polars_type
@@ -107,11 +107,15 @@ def _prune(steps: tuple[Step, ...], outputs: tuple[tuple[str, Ref], ...], have: 
                 inputs=tuple(ref for ref in step.inputs if ref[1] in needed),
                 groups=tuple(group for group in groups if group),
                 learns=(),
-                states=tuple(group for group in step.states if needed & set(group)),
+                states=tuple(group for group in step.states if needed & set(group) or _is_joint(step.op)),
             )
         )
         wanted.update(ref for ref in kept[-1].reads if ref not in have)
     return Plan(tuple(reversed(kept)), outputs)
+
+
+def _is_joint(op: Op) -> bool:
+    return isinstance(op, StatOp) and op.is_joint
 
 
 def needed_by(steps: Sequence[Step], outputs: Iterable[tuple[str, Ref]] = (), *, fitting: bool = False) -> list[Ref]:

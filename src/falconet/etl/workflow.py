@@ -11,16 +11,17 @@ from typing import Any, overload
 
 import polars as pl
 
+from falconet.compute.engine import collect
 from falconet.compute.exchange import Source
 from falconet.compute.executor import ROW, Executor, reading
 from falconet.compute.local import LocalExecutor
-from falconet.errors import ColumnNotFoundError, ConfigError, DataError
+from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.etl import store
 from falconet.etl.dataset import Dataset
 from falconet.etl.draw import Drawing, draw
 from falconet.etl.explain import Explanation, explain
 from falconet.etl.files import ROW_GROUP, Compression
-from falconet.etl.fit import Inputs, States, bind, dry_fit, fit, fit_columns, ops_of, rehearse
+from falconet.etl.fit import Inputs, States, bind, dropped_outputs, dry_fit, fit, fit_columns, ops_of, rehearse
 from falconet.etl.fold import fold
 from falconet.etl.graph import as_node, compile_graph, operators_of, raw_names
 from falconet.etl.online import Online
@@ -61,7 +62,7 @@ class Workflow:
         plan, inputs = self._plan(dataset)
         dry_fit(plan, inputs)
         _check_rows(plan, dataset)
-        return FittedWorkflow(
+        fitted = FittedWorkflow(
             plan=plan,
             inputs=inputs,
             states=fit(plan, dataset.parts(), inputs, executor or LocalExecutor()),
@@ -69,6 +70,11 @@ class Workflow:
             fitted_on=dataset.fingerprint,
             executor=executor,
         )
+        dropped = dropped_outputs(plan, bind(plan, fitted.states), inputs)
+        if not dropped:
+            return fitted
+        note(f"fit: left out, because of what the data says: {', '.join(dropped)}")
+        return fitted.prune(without=dropped)
 
     def fit_transform(self, dataset: Dataset, executor: Executor | None = None) -> Transformed:
         """`fit`, then `transform` of the same data."""
@@ -157,7 +163,7 @@ class FittedWorkflow:
         frame = numbered(plain(frame.drop(ROW, strict=False)), ops_of(self._bound))
         with reading("the frame"):
             made = run(self._applied, self._bound, frame, Given.of(given)).select(self.plan.outputs)
-            return made.drop(ROW, strict=False).collect()
+            return collect(made.drop(ROW, strict=False))
 
     def partial_fit(self, dataset: Dataset, executor: Executor | None = None) -> FittedWorkflow:
         """What it knows and what more data says, as a new object; codes that were given stay what they are.
@@ -167,7 +173,8 @@ class FittedWorkflow:
         """
         executor = executor or self.executor
         for step in self.plan.steps:
-            if isinstance(step.op, StatOp) and step.op.learns and not step.learns:
+            left_out = {name for group in step.states for name in group} - {name for _, name in step.reads}
+            if isinstance(step.op, StatOp) and (left_out or (step.op.learns and not step.learns)):
                 raise ConfigError(f"{where(step)} was pruned and cannot learn", hint="partial_fit the whole workflow")
         found = describe_data(dataset)
         inputs = self._like(found, self.inputs, where="the data to learn from")
@@ -212,13 +219,32 @@ class FittedWorkflow:
 
         Null for padding, null and out of vocabulary. Columns that no Categorify made stay as they are.
         """
-        known = {op.domain: op for op in ops_of(self._bound) if isinstance(op, Categories)}
         exprs = []
         for column in self.schema:
-            if column.name in frame.columns and column.domain in known:
-                op, x = known[column.domain], pl.col(column.name)
-                exprs.append(x.list.eval(op.inverse(pl.element())) if column.is_list else op.inverse(x))
+            if column.name in frame.columns and (found := self._categories(column)):
+                x = pl.element() if column.is_list else pl.col(column.name)
+                value = pl.coalesce(*(op.inverse(x) for op in found)) if len(found) > 1 else found[0].inverse(x)
+                exprs.append(pl.col(column.name).list.eval(value) if column.is_list else value.alias(column.name))
         return frame.with_columns(exprs)
+
+    def _categories(self, column: Column) -> list[Categories]:
+        """The vocabularies that may have made a column of codes: those of its domain, of which the one that has its
+        name is the one. Vocabularies of one table have different codes. Raises SchemaError where their values are of
+        different types.
+        """
+        pairs = [pair for bound in self._bound.values() for pair in bound]
+        found = [(group, op) for group, op in pairs if isinstance(op, Categories) and op.domain == column.domain]
+        own = [op for group, op in found if column.name in op.sources(group)]
+        if own or not found:
+            return own[-1:]
+        types = {op.values.dtype for _, op in found}
+        if len(types) > 1:
+            names = ", ".join(f"`{op.name}`" for _, op in found)
+            raise SchemaError(
+                f"`{column.name}` may hold codes of {names}, which share one table: its name does not say which",
+                hint="inverse the columns before they are renamed",
+            )
+        return [op for _, op in found]
 
     def graph(self) -> Drawing:
         """A picture of its operators: printed as text, shown in a notebook, saved as .svg or .png."""
@@ -377,7 +403,7 @@ class _Collect:
     def __call__(self, part: Source) -> pl.DataFrame:
         with reading(f"`{part.path}`"):
             frame = self.transform(part.scan(row_numbers=self.transform.asks_row))
-            return frame.drop(ROW, strict=False).collect()
+            return collect(frame.drop(ROW, strict=False))
 
 
 def _check_rows(plan: Plan, dataset: Dataset) -> None:

@@ -215,6 +215,10 @@ class Categorify(StatOp):
         found = self._fitted(learned) if self.single_table else [self._fitted([one])[0] for one in learned]
         return dict(zip(states, found, strict=True))
 
+    @property
+    def is_joint(self) -> bool:
+        return self.single_table
+
     def _learned(self, state: pl.DataFrame) -> _Learned:
         """The vocabulary of a state, in the order of its codes."""
         keys = self._keys(state)

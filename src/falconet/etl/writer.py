@@ -37,7 +37,7 @@ KIND = "features"
 FILE_ROWS = 32 * 131_072  # rows of a file where nobody said how many files
 BUCKET_ROWS = 1 << 20  # rows sorted in memory at a time
 BLOCK_ROWS = 131_072  # rows that PER_WORKER deals together
-PIECE_ROWS = 1 << 20  # rows made at a time where all are in memory
+PIECE_ROWS = 1 << 18  # rows made at a time where that is free: wide columns of few rows are in memory
 LIST_BYTES = 64  # a guess of what a row's list takes in memory
 WRITERS = 8  # files written at once, where there are cores and memory for it
 
@@ -189,7 +189,8 @@ class _Job:
     def direct(self) -> tuple[Read, list[OutputFile]]:
         """Files from the parts, with no file between."""
         seed = self.seed if self.shuffle is Shuffle.PER_PARTITION else None
-        return ReadChunk(seed, self.apply), self._files(self._narrow(), self._even(self.rows))
+        parts = self._narrow() if seed is not None else self._pieces(PIECE_ROWS)
+        return ReadChunk(seed, self.apply), self._files(parts, self._even(self.rows))
 
     def by_exchange(self) -> tuple[Read, list[OutputFile]]:
         """Rows to buckets on disk first: those that were read, where these can be shuffled, else what was made."""
@@ -239,10 +240,10 @@ class _Job:
         writers = max(1, self.executor.workers, min(pl.thread_pool_size(), WRITERS))
         return max(ROW_GROUP, min(BUCKET_ROWS, self.executor.budget // (4 * writers * self._out)))
 
-    def _pieces(self) -> list[Source]:
-        """The parts, cut where they are larger than what may be in memory at a time."""
+    def _pieces(self, most: int = 4 * BUCKET_ROWS) -> list[Source]:
+        """The parts, cut where they have more than `most` rows, or more than what may be in memory at a time."""
         size = sum(_known_width(dtype) for dtype in self._read_types().values()) + 16
-        limit = max(ROW_GROUP, min(4 * BUCKET_ROWS, self.executor.budget // (4 * self.executor.workers * size)))
+        limit = max(ROW_GROUP, min(most, self.executor.budget // (4 * self.executor.workers * size)))
         cut: list[Source] = []
         for part in self._narrow():
             if not isinstance(part, Part) or part.rows <= limit:

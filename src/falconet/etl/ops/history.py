@@ -137,11 +137,14 @@ class Histories(FrameOp):
         asked = self._own(frame) if self.plan.time is None else self._asked(frame)
         histories: Callable[[pl.DataFrame, Ints, Ints], tuple[pl.Series, Ints]]
         histories = self._others if self.plan.time is None else self._earlier
+        made = []
         # Few rows at a time: the places of their items fit in the cache, and memory is used again.
-        cuts = range(0, max(1, len(frame)), SLICE_ROWS)
-        rows = (slice(cut, cut + SLICE_ROWS) for cut in cuts)
-        made = pl.concat([_lists(*histories(asked[of], start[of], end[of])) for of in rows])
-        return frame.with_columns(made.alias(self.plan.name))
+        for cut in range(0, max(1, len(frame)), SLICE_ROWS):
+            of = slice(cut, cut + SLICE_ROWS)
+            items = _lists(*histories(asked[of], start[of], end[of]))
+            # All columns in the same pieces: Polars copies those that are not when it hands them on.
+            made.append(frame[of].rechunk().with_columns(items.alias(self.plan.name)))
+        return pl.concat(made)
 
     def _spans_of(self, frame: pl.DataFrame) -> tuple[Ints, Ints]:
         """Per row from where to where its key's events are; 0 to 0 for an unknown key."""

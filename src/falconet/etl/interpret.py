@@ -70,7 +70,10 @@ class _Compiler:
 
     def _made(self, expr: pl.Expr) -> pl.DataType:
         """The type of what is made; a plan's schema says another one where a constant is divided by Float32."""
-        return self._frame.select(expr.alias("x"))["x"].dtype
+        try:
+            return self._frame.select(expr.alias("x"))["x"].dtype
+        except pl.exceptions.PolarsError:
+            raise _UnknownError from None
 
     def _as(self, tree: Tree, dtype: pl.DataType) -> Run:
         """The function of a node whose values are widened to another type."""
@@ -111,7 +114,16 @@ class _Compiler:
             return self._divided(left, right, dtype)
         if name not in _ARITHMETIC or (dtype.is_float() and name in ("FloorDivide", "Modulus")):
             raise _UnknownError
-        return _both(_held(_ARITHMETIC[name], dtype), self._as(left, dtype), self._as(right, dtype))
+        a, b = self._as(left, dtype), self._as(right, dtype)
+        if dtype.is_float() and name in ("Plus", "Minus"):  # Polars adds no constant zero, which keeps minus zeros
+            if self._is_zero(right, dtype):
+                return a
+            if self._is_zero(left, dtype):
+                return b if name == "Plus" else _known(operator.neg, b)
+        return _both(_held(_ARITHMETIC[name], dtype), a, b)
+
+    def _is_zero(self, tree: Tree, dtype: pl.DataType) -> bool:
+        return not expressions.columns_of(tree) and self._as(tree, dtype)({}) == 0
 
     def _divided(self, left: Tree, right: Tree, dtype: pl.DataType) -> Run:
         if expressions.columns_of(right):

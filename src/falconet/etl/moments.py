@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from falconet.compute.engine import collect
 from falconet.errors import DataError, SchemaError
 from falconet.etl.table import flatten
 from falconet.etl.types import element
@@ -79,7 +80,7 @@ def merge(states: Sequence[pl.DataFrame], by: Sequence[str] = ()) -> pl.DataFram
     names = _names("high2_top" in states[0].columns)
     whole = [_whole(name, 1 << 62).sum().alias(name) for name in names]
     summed = pl.concat(states).lazy().group_by(*by, "exponent").agg(pl.col("count").sum(), *whole)
-    return _stored(summed, by, names).collect()
+    return collect(_stored(summed, by, names))
 
 
 def finite(state: pl.LazyFrame) -> pl.LazyFrame:

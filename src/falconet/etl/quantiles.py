@@ -16,7 +16,8 @@ from math import isinf
 import numpy as np
 import polars as pl
 
-from falconet.etl.table import flatten
+from falconet.compute.engine import collect
+from falconet.etl.table import flatten, one_zero
 
 COLUMNS = ("value", "binned", "count")
 EXACT = 1_000_000
@@ -31,7 +32,7 @@ def counts(frame: pl.LazyFrame, name: str, by: Sequence[str] = ()) -> pl.LazyFra
     """
     x = flatten(pl.col(name), frame.select(name).collect_schema()[name])
     values = frame.select(*by, x.cast(pl.Float64).fill_nan(None).alias("value")).drop_nulls("value")
-    plain = values.with_columns(pl.col("value") + 0.0)  # -0.0 is 0.0
+    plain = values.with_columns(one_zero(pl.col("value")).alias("value"))
     counted = plain.group_by(*by, "value").agg(pl.len().cast(pl.Int64).alias("count"))
     state = counted.select(*by, "value", pl.lit(False).alias("binned"), "count").sort(*by, "value")
     return state.map_batches(partial(_bounded, by=by), schema=state.collect_schema())
@@ -101,7 +102,7 @@ def _bounded(state: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 def _sum(state: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     summed = state.lazy().group_by(*by, "value").agg(pl.col("binned").any(), pl.col("count").sum())
-    return summed.sort(*by, "value").select(*by, *COLUMNS).collect()
+    return collect(summed.sort(*by, "value").select(*by, *COLUMNS))
 
 
 def _middle(x: pl.Expr) -> pl.Expr:

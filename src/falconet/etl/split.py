@@ -74,7 +74,7 @@ def _places(op: Split, names: tuple[str, ...], dataset: Dataset, executor: Execu
             dataset.parts(), executor, before=_Select(names), keys=op.key, finish=_Place(op, names), folder=folder
         )
         where = pl.concat([part.scan().select("split") for part in found])
-        return where.select(pl.col("split").cast(pl.Enum(NAMES))).collect().to_series()
+        return collect(where.select(pl.col("split").cast(pl.Enum(NAMES)))).to_series()
 
 
 @dataclass(frozen=True)

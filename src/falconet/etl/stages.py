@@ -15,6 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
+from falconet.compute.engine import collect
 from falconet.compute.exchange import Source, Transform, exchange
 from falconet.compute.executor import ROW, Executor, Part, reading
 from falconet.etl.op import KeyedOp
@@ -144,7 +145,7 @@ def _in_order(frame: pl.LazyFrame) -> pl.LazyFrame:
 
 def _last_row(part: Part) -> int:
     with reading(f"`{part.path}`"):
-        last = part.scan().select(pl.col(ROW).max()).collect().item()
+        last = collect(part.scan().select(pl.col(ROW).max())).item()
     return 0 if last is None else int(last)
 
 

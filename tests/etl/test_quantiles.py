@@ -85,3 +85,8 @@ def test_infinities_are_values() -> None:
     assert quantiles.quantiles(state_of([1.0, inf, inf]), [0.0, 0.25, 0.5, 1.0]) == [1.0, inf, inf, inf]
     assert quantiles.median(state_of([-inf, -inf, 3.0])) == -inf
     assert quantiles.median(state_of([1.7e308, 1.7e308 * 1.01])) == pytest.approx(1.7085e308)
+
+
+@pytest.mark.parametrize("zeros", [[0.0, -0.0], [-0.0, 0.0], [-0.0, -0.0]])
+def test_the_two_zeros_are_one_value(zeros: list[float]) -> None:
+    assert str(state_of([*zeros, 1.0])["value"].to_list()) == "[0.0, 1.0]"

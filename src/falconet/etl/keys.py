@@ -16,7 +16,7 @@ import polars as pl
 from falconet.errors import SchemaError
 from falconet.etl.op import FrameOp, Group, StatOp
 from falconet.etl.rowwise import OnRow
-from falconet.etl.table import matching, one_value
+from falconet.etl.table import matching, one_value, one_zero
 from falconet.schema import Column, Tag
 
 PART = "part"
@@ -121,10 +121,11 @@ def look_up(frame: pl.LazyFrame, columns: Sequence[str], table: pl.DataFrame) ->
     return frame.with_columns(**asked).join(known, on=list(asked), how="left", maintain_order="left")
 
 
-def bundle(states: Sequence[pl.LazyFrame], by: Sequence[str]) -> pl.LazyFrame:
-    """Several states by the same key as one frame, sorted by it; `part` says whose a row is."""
+def bundle(states: Sequence[pl.LazyFrame], by: Sequence[str] = ()) -> pl.LazyFrame:
+    """Several states as one frame, sorted by the key that they share; `part` says whose a row is."""
     marked = [state.with_columns(pl.lit(i, dtype=pl.Int16).alias(PART)) for i, state in enumerate(states)]
-    return pl.concat(marked, how="diagonal").sort(by, maintain_order=True)
+    bundled = pl.concat(marked, how="diagonal")
+    return bundled.sort(by, maintain_order=True) if by else bundled
 
 
 def part_of(state: pl.DataFrame, part: int, columns: Sequence[str]) -> pl.DataFrame:
@@ -137,7 +138,7 @@ def _widest(name: str, dtype: pl.DataType, where: str) -> pl.Expr:
     if dtype.is_integer():
         return x if dtype == pl.UInt64 else x.cast(pl.Int64)
     if dtype.is_float():
-        return x.cast(pl.Float64).fill_nan(None) + 0.0  # -0.0 is 0.0
+        return one_zero(x.cast(pl.Float64).fill_nan(None))
     if dtype.is_temporal() or dtype in (pl.String, pl.Boolean, pl.Binary, pl.Null):
         return x
     raise SchemaError(f"{where} needs keys that can be compared, `{name}` is {dtype}", hint="cast it")

@@ -50,6 +50,11 @@ def flatten(x: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     return x.list.explode(empty_as_null=False, keep_nulls=False) if isinstance(dtype, pl.List) else x
 
 
+def one_zero(x: pl.Expr) -> pl.Expr:
+    """Floats with 0.0 for -0.0: the two are equal, but which of them stands for both must not be an accident."""
+    return pl.when(x == 0).then(0.0).otherwise(x)
+
+
 def matching(x: pl.Expr, given: pl.DataType, known: pl.DataType, name: str) -> pl.Expr:
     """`x` of type `given` as values of type `known`, null where there is no equal one.
 

@@ -12,7 +12,7 @@ from falconet.compute.executor import ROW
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError, suggest
 from falconet.etl import moments
 from falconet.etl.op import OPS, KeyedOp, Rows, as_tuple, freeze
-from falconet.etl.table import one_value
+from falconet.etl.table import one_value, one_zero
 from falconet.schema import Column, Tag
 
 AGGS = ("list", "first", "last", "count", "nunique", "sum", "mean", "std", "var", "median", "min", "max")
@@ -114,7 +114,10 @@ class Groupby(KeyedOp):
             frame = frame.sort(*self.order, ROW, descending=[*down, False], nulls_last=[*down, False])
         # A key's first row number stands for the key: one integer, whatever the key is.
         rows = frame.with_columns(pl.col(ROW).min().over(self.key).alias(_FIRST))
-        keys = [pl.col(name).first() + 0.0 if types[name].is_float() else pl.col(name).first() for name in self.key]
+        keys = [
+            one_zero(pl.col(name).first()).alias(name) if types[name].is_float() else pl.col(name).first()
+            for name in self.key
+        ]
         plain = {
             self._name(name, agg): _aggregated(_value(name, types[name], agg), agg)
             for name, asked in aggs.items()
@@ -151,7 +154,7 @@ def _value(name: str, dtype: pl.DataType, agg: str) -> pl.Expr:
     """The column, with null for NaN where those are no values, and 0.0 for -0.0."""
     if agg in ("list", *_OF_ANY) or not dtype.is_float():
         return pl.col(name)
-    return pl.col(name).fill_nan(None) + 0.0
+    return one_zero(pl.col(name).fill_nan(None))
 
 
 def _aggregated(x: pl.Expr, agg: str) -> pl.Expr:

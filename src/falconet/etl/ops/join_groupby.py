@@ -11,7 +11,7 @@ from falconet.errors import ConfigError, SchemaError, suggest
 from falconet.etl import keys, moments, quantiles
 from falconet.etl.op import OPS, Group, as_tuple, freeze
 from falconet.etl.selector import Node, names_of
-from falconet.etl.table import one_value
+from falconet.etl.table import one_value, one_zero
 
 STATS = ("count", "nunique", "sum", "mean", "std", "var", "min", "max", "median")
 _SQUARES = {"std", "var"}
@@ -153,7 +153,7 @@ class JoinGroupby(keys.KeyedStatistic):
 
 def _value(name: str, dtype: pl.DataType) -> pl.Expr:
     """A column with null for NaN and 0.0 for -0.0."""
-    return pl.col(name).fill_nan(None) + 0.0 if dtype.is_float() else pl.col(name)
+    return one_zero(pl.col(name).fill_nan(None)) if dtype.is_float() else pl.col(name)
 
 
 def _ends(low: str, high: str, i: int) -> tuple[pl.Expr, pl.Expr]:

@@ -12,7 +12,7 @@ import polars as pl
 from falconet.errors import SchemaError
 from falconet.etl import moments
 from falconet.etl.op import OPS, ColumnOp, Group, StatOp, float32
-from falconet.etl.table import flatten
+from falconet.etl.table import flatten, one_zero
 from falconet.etl.types import polars_type
 from falconet.schema import Column, Tag
 
@@ -141,4 +141,4 @@ class Ranged(_Scaled):
 
 
 def _range(frame: pl.LazyFrame, low: pl.Expr, high: pl.Expr) -> pl.LazyFrame:
-    return frame.select(low.min().alias("min") + 0.0, high.max().alias("max") + 0.0)  # -0.0 is 0.0
+    return frame.select(one_zero(low.min()).alias("min"), one_zero(high.max()).alias("max"))

@@ -59,16 +59,6 @@ class TestHistoryWithTies(StatOpContract):
     frame = pl.DataFrame({"user": [1, 1, 1, 1], "item": [7, 8, 9, 7], "time": [5, 5, 5, 4], "row": [3, 1, 2, 0]})
 
 
-class TestJoinExternal(OpContract):
-    op = ops.JoinExternal(MOVIES, on="movie")
-    frame = pl.DataFrame({"movie": [20, 99, 10, None, 30, 10], "user": [1, 2, 3, 4, 5, 6]})
-
-
-class TestJoinExternalInner(OpContract):
-    op = ops.JoinExternal(MOVIES, on="id", on_ext="movie", how="inner", columns_ext=["year"])
-    frame = pl.DataFrame({"id": [20, 99, 10, None, 30, 10]})
-
-
 class TestSplit(OpContract):
     op = ops.Split(user="user", ratio=0.5, valid_ratio=0.2, seed=3)
     frame = pl.DataFrame({"user": [1, 2, 1, 2, 1, 1, 3, None, 1], "item": list(range(9))})
@@ -196,45 +186,6 @@ def test_inverse_gives_values_back() -> None:
 # JoinExternal
 
 
-def test_unmatched_integers_stay_integers_and_rows_keep_their_order() -> None:
-    frame = pl.DataFrame({"movie": [30, 99, 10, None]})
-    got = apply(["movie"] >> ops.JoinExternal(MOVIES, on="movie"), frame)
-    assert got["year"].to_list() == [2001, None, 1990, None]
-    assert got.schema["year"] == pl.Int64
-    assert got["movie"].to_list() == [30, 99, 10, None]
-
-
-def test_a_key_that_the_table_has_twice_is_refused() -> None:
-    twice = pl.DataFrame({"movie": [1, 2, 1], "title": ["a", "b", "c"]})
-    with pytest.raises(DataError, match="drop_duplicates_ext=True keeps the first"):
-        ops.JoinExternal(twice, on="movie")
-    node = ["movie"] >> ops.JoinExternal(twice, on="movie", drop_duplicates_ext=True)
-    assert apply(node, pl.DataFrame({"movie": [1, 2]}))["title"].to_list() == ["a", "b"]
-
-
-def test_the_table_may_be_of_any_make(tmp_path: Path) -> None:
-    MOVIES.write_parquet(tmp_path / "movies.parquet")
-    frame = pl.DataFrame({"movie": [20, 10]})
-    want = apply(["movie"] >> ops.JoinExternal(MOVIES, on="movie"), frame)
-    tables = [MOVIES.to_arrow(), MOVIES.lazy(), tmp_path / "movies.parquet", fl.Dataset(tmp_path / "movies.parquet")]
-    for table in tables:
-        assert apply(["movie"] >> ops.JoinExternal(table, on="movie"), frame).equals(want)
-    flat = MOVIES.select("movie", "year").to_pandas()
-    got = apply(["movie"] >> ops.JoinExternal(flat, on="movie"), frame)
-    assert got["year"].to_list() == [None, 1990.0]
-
-
-def test_several_keys_join_together() -> None:
-    table = pl.DataFrame({"a": [1, 1], "b": ["x", "y"], "c": [10, 20]})
-    node = ["a", "b"] >> ops.JoinExternal(table, on=["a", "b"])
-    assert apply(node, pl.DataFrame({"a": [1, 1, 2], "b": ["y", "z", "x"]}))["c"].to_list() == [20, None, None]
-
-
-def test_a_key_that_the_table_lacks_suggests_the_close_name() -> None:
-    with pytest.raises(ColumnNotFoundError, match="did you mean `movie`"):
-        ops.JoinExternal(MOVIES, on="movies")
-
-
 # the others
 
 
@@ -308,19 +259,6 @@ def test_columns_that_share_no_value_cannot_share_a_vocabulary() -> None:
 def test_a_list_is_no_key_and_no_time(node: object) -> None:
     with pytest.raises(SchemaError, match=r"needs one value per row, `x` is List"):
         fl.Workflow(node).fit(fl.Dataset(pl.DataFrame({"x": [[1], [2]], "i": [1, 2]})))
-
-
-def test_a_list_is_no_key_of_a_join() -> None:
-    with pytest.raises(SchemaError, match=r"a key of JoinExternal needs one value per row, `x` is List"):
-        ops.JoinExternal(pl.DataFrame({"x": [[1], [2]], "v": [1, 2]}), on="x")
-
-
-def test_the_key_of_a_joined_table_may_be_added_under_its_own_name() -> None:
-    table = pl.DataFrame({"id": [1], "v": [2]})
-    got = apply(
-        ["a"] >> ops.JoinExternal(table, on="a", on_ext="id", columns_ext=["id", "v"]), pl.DataFrame({"a": [1, 5]})
-    )
-    assert got.rows() == [(1, 1, 2), (5, None, None)]
 
 
 @pytest.mark.parametrize("name", ["start", "end", "count", "key", "item", "times", "0/a", "a/b"])

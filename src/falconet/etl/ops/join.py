@@ -10,9 +10,11 @@ from typing import Any, Literal
 
 import polars as pl
 
+from falconet.compute.executor import ROW
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
 from falconet.etl.lookup import Lookup
-from falconet.etl.op import OPS, TableOp, as_tuple, freeze
+from falconet.etl.op import OPS, Group, Rows, TableOp, as_tuple, freeze
+from falconet.etl.rowwise import OnRow, Row
 from falconet.etl.table import as_frame, matching, one_value, plain
 from falconet.etl.types import column_of
 from falconet.schema import Column
@@ -28,7 +30,8 @@ class JoinExternal(TableOp):
     `df_ext` is a frame (Polars, pandas, Arrow), a Dataset or a path; it is read when the operator is made and saved
     with the workflow. `how="left"` keeps rows without a match, with nulls (integers stay integers); `"inner"` drops
     them. `columns_ext`: what to add, by default all but the key. A key that the table has twice raises DataError, since
-    it would multiply rows; `drop_duplicates_ext=True` keeps the first. A null key matches nothing.
+    it would multiply rows; `drop_duplicates_ext=True` keeps the first, `multiply_rows=True` gives a row for each match,
+    in the order of the table. A null key matches nothing.
     """
 
     df_ext: Any = field(kw_only=False, repr=False)
@@ -37,6 +40,7 @@ class JoinExternal(TableOp):
     on_ext: str | Sequence[str] | None = None
     columns_ext: Sequence[str] | None = None
     drop_duplicates_ext: bool = False
+    multiply_rows: bool = False
 
     def __post_init__(self) -> None:
         on = as_tuple(self.on)
@@ -45,6 +49,8 @@ class JoinExternal(TableOp):
             raise ConfigError(f"JoinExternal how={self.how!r}", hint='"left" or "inner"')
         if not on or len(on) != len(keys):
             raise ConfigError(f"JoinExternal joins {len(on)} columns `on` with {len(keys)} `on_ext`")
+        if self.drop_duplicates_ext and self.multiply_rows:
+            raise ConfigError("JoinExternal cannot keep the first of equal keys and all of them", hint="choose one")
         where = f"the table of JoinExternal (`{self.df_ext}`)" if isinstance(self.df_ext, (str, Path)) else "the table"
         table = plain(as_frame(self.df_ext).lazy()).collect()
         added = [n for n in table.columns if n not in keys] if self.columns_ext is None else as_tuple(self.columns_ext)
@@ -53,18 +59,22 @@ class JoinExternal(TableOp):
                 raise ColumnNotFoundError.of(name, table.columns, where=where)
         table = table.select(*keys, *(name for name in added if name not in keys)).drop_nulls(keys)
         one_value(table.lazy(), keys, "a key of JoinExternal")
-        unique = table.unique(keys, keep="first", maintain_order=True)
+        unique = table if self.multiply_rows else table.unique(keys, keep="first", maintain_order=True)
         if len(unique) != len(table) and not self.drop_duplicates_ext:
             row = table.filter(table.select(pl.struct(keys).is_duplicated()).to_series()).select(keys).row(0)
             twice = row if len(keys) > 1 else repr(row[0])
             raise DataError(
                 f"{where} has the key {twice} of `{', '.join(keys)}` more than once",
-                hint="each match would multiply rows; drop_duplicates_ext=True keeps the first",
+                hint="drop_duplicates_ext=True keeps the first, multiply_rows=True gives a row for each match",
             )
         freeze(self, df_ext=unique.rechunk(), on=on, on_ext=keys, columns_ext=tuple(added))
+        if self.multiply_rows:
+            freeze(self, needs=frozenset({"row"}))
 
     @property
-    def rows(self) -> Literal["same", "fewer"]:
+    def rows(self) -> Rows:
+        if self.multiply_rows:
+            return "other"
         return "same" if self.how == "left" else "fewer"
 
     def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -78,7 +88,7 @@ class JoinExternal(TableOp):
         return {name: (name,) for name in columns} | {name: tuple(self.on) for name in self.columns_ext or ()}
 
     def untouched(self, columns: tuple[str, ...]) -> tuple[str, ...]:
-        return columns if self.how == "left" else ()
+        return columns if self.rows == "same" else ()
 
     def reads(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(self.on)
@@ -106,25 +116,46 @@ class JoinExternal(TableOp):
         return frame.with_columns(**labels).join(table, on=list(labels), how="left", maintain_order="left").drop(labels)
 
     def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
+        if self.multiply_rows:
+            return self._multiplied(frame)
         placed = self.find(frame, _PLACE)
         if self.how == "inner":
             placed = placed.filter(pl.col(_PLACE).is_not_null())
         found = (pl.lit(self.df_ext[name]).gather(_PLACE).alias(name) for name in self.added)
         return placed.with_columns(found).drop(_PLACE)
 
+    def _multiplied(self, frame: pl.LazyFrame) -> pl.LazyFrame:
+        """A row for each match; row r becomes r M, r M + 1, ..., where M is how often a key can be there."""
+        types = frame.select(self.on).collect_schema()
+        labels = [f"__key{i}__" for i, _, _ in self._keys]
+        asked = (matching(pl.col(x), types[x], self._types[key], x) for _, x, key in self._keys)
+        keyed = self.df_ext.select(
+            *(pl.col(key).alias(label) for label, (_, _, key) in zip(labels, self._keys, strict=True)),
+            *self.added,
+            pl.int_range(pl.len(), dtype=pl.UInt64).over(self.on_ext).alias(_PLACE),
+        )
+        most = int(keyed[_PLACE].max() or 0) + 1
+        frame = frame.with_columns(x.alias(label) for label, x in zip(labels, asked, strict=True))
+        joined = frame.join(keyed.lazy(), on=labels, how=self.how, maintain_order="left_right")
+        return joined.with_columns(pl.col(ROW) * most + pl.col(_PLACE).fill_null(0)).drop(*labels, _PLACE)
+
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
         return {
             n: c if n in inputs else replace(column_of(n, self._types[n]), source=c.source) for n, c in outputs.items()
         }
 
-    def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:
-        key = tuple(values[name] for name in self.on)
-        found = None if None in key else self._rows.get(key[0] if len(key) == 1 else key)
-        return {**values, **(self._missing if found is None else found)}
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow | None:
+        if self.multiply_rows:
+            return None
+        found_by, missing = self._rows, dict.fromkeys(self.added) if self.how == "left" else None
+        on = self.on[0] if len(self.on) == 1 else tuple(self.on)
 
-    @property
-    def has_row(self) -> bool:
-        return self.how == "left"
+        def join(values: Row) -> Row | None:
+            key = values[on] if isinstance(on, str) else tuple(values[name] for name in on)
+            found = found_by.get(key, missing)
+            return None if found is None else {**values, **found}
+
+        return join
 
     @property
     def _keys(self) -> list[tuple[int, str, str]]:
@@ -140,10 +171,6 @@ class JoinExternal(TableOp):
     @cached_property
     def _types(self) -> dict[str, pl.DataType]:
         return dict(self.df_ext.schema)
-
-    @cached_property
-    def _missing(self) -> dict[str, Any]:
-        return dict.fromkeys(self.columns_ext or ())
 
     @cached_property
     def _rows(self) -> dict[Any, dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import socket
+import threading
 import time
 from datetime import timedelta
 
@@ -12,6 +14,7 @@ from falconet.errors import ConfigError, DistributedError
 from falconet.train.place import Meeting
 
 _PATIENCE = timedelta(seconds=5)  # with somebody else's server, who does not answer as a store does
+_AGAIN = 30.0  # seconds until somebody else's port is tried again: it may have been slow, not somebody else
 _JOB = "falconet/job"
 
 
@@ -36,17 +39,23 @@ def find(meeting: Meeting, timeout: timedelta) -> TCPStore:
     """The store that another process of the job holds. Raises DistributedError where it is not found in time."""
     deadline = time.monotonic() + timeout.total_seconds()
     why = "nobody is there"
+    not_before = dict.fromkeys(meeting.ports, 0.0)
     while time.monotonic() < deadline:
         for port in meeting.ports:
+            if time.monotonic() < not_before[port]:
+                continue
             try:
                 with socket.create_connection((meeting.address, port), timeout=_PATIENCE.total_seconds()):
                     pass
-                if store := _join(meeting, port):
-                    store.set_timeout(timeout)
-                    return store
-                why = f"port {port} is another job's"
+                store = _join(meeting, port)
             except (OSError, RuntimeError) as error:
                 why = str(error)
+                continue
+            if store is not None:
+                store.set_timeout(timeout)
+                return store
+            why = f"somebody else is at port {port}"
+            not_before[port] = time.monotonic() + _AGAIN
         time.sleep(0.2)
     ports = f"{meeting.port}" if len(meeting.ports) == 1 else f"{meeting.ports[0]}-{meeting.ports[-1]}"
     raise DistributedError(
@@ -56,5 +65,22 @@ def find(meeting: Meeting, timeout: timedelta) -> TCPStore:
 
 
 def _join(meeting: Meeting, port: int) -> TCPStore | None:
-    store = TCPStore(meeting.address, port, is_master=False, wait_for_workers=False, timeout=_PATIENCE)
-    return store if meeting.job is None or store.get(_JOB).decode() == meeting.job else None
+    """The job's store; None where it is another job's, or where whoever listens does not answer."""
+    answers: queue.Queue[TCPStore | RuntimeError | None] = queue.Queue()
+
+    def ask() -> None:
+        try:
+            store = TCPStore(meeting.address, port, is_master=False, wait_for_workers=False, timeout=_PATIENCE)
+            answers.put(store if meeting.job is None or store.get(_JOB).decode() == meeting.job else None)
+        except RuntimeError as error:
+            answers.put(error)
+
+    # In a thread, because torch waits without end for the first answer of somebody who is no store.
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        answer = answers.get(timeout=_PATIENCE.total_seconds())
+    except queue.Empty:
+        return None
+    if isinstance(answer, RuntimeError):
+        raise answer
+    return answer

@@ -269,6 +269,6 @@ class Histories(FrameOp):
 def _lists(values: pl.Series, lengths: Ints) -> pl.Series:
     """A column of lists from all their elements and the lengths."""
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-    made = pl.from_arrow(pa.LargeListArray.from_arrays(offsets, values.to_arrow()))
+    made = pl.from_arrow(pa.LargeListArray.from_arrays(offsets, values.to_arrow(compat_level=pl.CompatLevel.newest())))
     assert isinstance(made, pl.Series)
     return made.cast(pl.List(values.dtype))

@@ -1,0 +1,117 @@
+"""History against a plain loop over the fitted events, whatever the types, ties and cuts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import falconet as fl
+from falconet import ops
+from falconet.compute.executor import Executor
+from falconet.testing.contracts import StatOpContract, same, write_parts
+
+EVENTS = pl.DataFrame(
+    {
+        "user": ["a", "a", None, "b", "a", "b", "a"],
+        "item": [1.0, 2.0, 3.0, None, 4.0, 5.0, 1.0],
+        "time": [1.5, 2.0, 2.0, 2.0, float("nan"), None, 3.0],
+    }
+)
+
+
+class TestHistoryOfFloats(StatOpContract):
+    op = ops.History(key="user", item="item", time="time", length=2)
+    frame = EVENTS
+
+
+class TestHistoryOfOthersOfStrings(StatOpContract):
+    op = ops.History(key="item", item="user", length=3, name="others")
+    frame = EVENTS.with_columns(pl.col("item").cast(pl.Int64))
+
+
+def known(value: Any) -> bool:
+    return value is not None and value == value
+
+
+def loop(op: ops.History, fitted: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[list[Any]]:
+    """The history of each row by walking over the events of its key in order."""
+    roles = [op.key, op.item, *([op.time] if op.time else []), *([op.row] if op.row else [])]
+    events = [
+        (event[op.time] if op.time else 0, event[op.row] if op.row else number, event[op.item], event[op.key])
+        for number, event in enumerate(fitted)
+        if all(event[name] is not None for name in roles) and (not op.time or known(event[op.time]))
+    ]
+    histories = []
+    for row in rows:
+        met = []
+        for time, place, item, key in sorted(events, key=lambda event: event[:3]):
+            if key != row[op.key]:
+                continue
+            if op.time is None:
+                seen = item != row[op.item]
+            elif not known(row[op.time]):
+                seen = True
+            else:
+                tied = op.row is not None and row[op.row] is not None and time == row[op.time]
+                seen = time < row[op.time] or (tied and place < row[op.row])
+            met += [item] if seen else []
+        histories.append(met[-op.length :])
+    return histories
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from([None, 1, 2, 3]),
+        st.sampled_from([None, "a", "b", "a longer name than fits in sixteen bytes"]),
+        st.one_of(st.none(), st.just(float("nan")), st.integers(0, 4).map(float)),
+        st.one_of(st.none(), st.integers(0, 9)),
+    ),
+    max_size=20,
+)
+
+
+def frame_of(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+    schema = {"user": pl.Int32, "item": pl.String, "time": pl.Float64, "row": pl.Int64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+@given(events, events, st.sampled_from(["time", "row", None]), st.integers(1, 4))
+@settings(max_examples=30, deadline=None)
+def test_histories_are_those_of_a_loop(
+    train: list[tuple[Any, ...]], test: list[tuple[Any, ...]], order: str | None, length: int
+) -> None:
+    time, row = (None, None) if order is None else ("time", "row" if order == "row" else None)
+    op = ops.History(key="user", item="item", time=time, row=row, length=length)
+    fitted, frame = frame_of(train), frame_of(test)
+    numbered = fitted.lazy().with_row_index("__row__").with_columns(pl.col("__row__").cast(pl.UInt64))
+    state = op.merge([op.partial(numbered, op.roles).collect()])
+    got = op.finish(state).apply(frame.lazy(), op.roles).collect()
+    assert got["history"].to_list() == loop(op, fitted.to_dicts(), frame.to_dicts())
+    same(got.drop("history"), frame)
+
+
+def test_parts_slices_and_executors_change_nothing(
+    tmp_path: Path, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = pl.concat([EVENTS.with_columns(pl.col("time") + i / 2) for i in range(9)])
+    timed = ["user", "item", "time"] >> ops.History(key="user", item="item", time="time", length=5)
+    others = ["user", "item"] >> ops.History(key="user", item="item", length=5, name="others")
+    workflow = fl.Workflow([timed, others["others"]])
+    want = workflow.fit(fl.Dataset(frame)).transform(frame)
+    monkeypatch.setattr("falconet.etl.ops.history.SLICE_ROWS", 4)
+    parts = write_parts(frame, (0, 4, 4, 5, 30, 51), tmp_path)
+    same(workflow.fit(parts, executor=executor).transform(parts).collect(), want)
+
+
+@pytest.mark.parametrize("op", [TestHistoryOfFloats.op, TestHistoryOfOthersOfStrings.op], ids=["timed", "others"])
+def test_slices_of_the_state_merge_to_the_whole(op: ops.History) -> None:
+    frame = EVENTS.lazy().with_row_index("__row__").with_columns(pl.col("__row__").cast(pl.UInt64))
+    pieces = [op.partial(frame.slice(at, 2), op.roles).collect() for at in range(0, 8, 2)]
+    by = op.slice_by(op.roles)
+    slices = [op.merge([p.filter(pl.struct(by).hash() % 3 == number) for p in pieces]) for number in range(3)]
+    same(pl.concat(slices).sort(by, maintain_order=True), op.merge(pieces))

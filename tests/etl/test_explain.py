@@ -74,6 +74,12 @@ def test_a_graph_that_selects_everything_needs_the_data() -> None:
     assert "1 FillMissing  ← userId, movieId, rating of the data" in str(workflow.graph(fl.Dataset(RATINGS)))
 
 
+def test_what_only_the_fit_reads_is_marked() -> None:
+    drawing = fl.Workflow(["userId"] >> ops.TargetEncoding(target="rating")).graph()
+    assert "rating of the data (fit only)" in str(drawing)
+    assert "stroke-dasharray" in drawing.svg()
+
+
 def test_a_fitted_workflow_is_drawn_as_the_plan_it_is(workflow: fl.Workflow) -> None:
     fitted = workflow.fit(fl.Dataset(RATINGS))
     assert str(fitted.graph()) == str(workflow.graph())

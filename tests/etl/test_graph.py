@@ -122,6 +122,15 @@ def test_a_column_that_is_not_there_suggests_the_close_name() -> None:
 
 def test_a_column_selected_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="column `a` is selected twice"):
+        ["a", "b", "a"] >> ops.Categorify()
+    with pytest.raises(ConfigError, match="column `a` is selected twice"):
+        [["a", "b", "a"]] >> ops.Categorify()
+
+
+def test_a_column_may_be_in_several_groups_unless_they_share_vocabularies() -> None:
+    node = ["a", ["a", "b"]] >> ops.Categorify(encode_type="combo")
+    assert node.columns == ("a", "a_b")
+    with pytest.raises(ConfigError, match="`a` the codes of two vocabularies"):
         ["a", ["b", "a"]] >> ops.Categorify()
 
 

@@ -198,7 +198,7 @@ class StatOp(Op):
 
         `columns` are the selected columns, those of a nested list together.
         """
-        return [(name,) for group in columns for name in group]
+        return list(dict.fromkeys((name,) for group in columns for name in group))
 
     @abstractmethod
     def partial(self, frame: pl.LazyFrame, group: Group) -> pl.LazyFrame:

@@ -2,7 +2,7 @@
 
 ["a", "b"] >> op      then          a node shared by several outputs runs once
 x + y, [x, y]         and           x - ["a"]  without          x["a"], x[["a", "b"]]  select
-[["a", "b"], "c"]     a nested list is a column group: Categorify gives it one vocabulary
+[["a", "b"], "c"]     a nested list is a column group: Categorify gives it one vocabulary; a column may be in several
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ class ColumnSelector(Node):
             raise ConfigError("a selection of no columns", hint='give names, `tags=`, or "*"')
         if names and tags:
             raise ConfigError("a selection by names and by tags", hint="add two selections: ColumnSelector + ...")
-        flat = [] if names == "*" else _flat(names)
-        if twice := {name for name in flat if flat.count(name) > 1}:
-            raise ConfigError(f"column `{min(twice)}` is selected twice")
+        for group in () if names == "*" else (names, *(name for name in names if not isinstance(name, str))):
+            if twice := [name for name in group if group.count(name) > 1]:
+                raise ConfigError(f"column `{twice[0]}` is selected twice")
 
     def __str__(self) -> str:
         if self.tags:
@@ -140,7 +140,8 @@ class Applied(Node):
         return f"{self.input} >> {self.op.title}"
 
     def __post_init__(self) -> None:
-        self.trace(None)  # an operator that does not fit its columns says so now
+        if self.trace(None) is not None:  # an operator that does not fit its columns says so now
+            getattr(self.op, "groups", list)(self.input.groups(None))
         self.op.settled(self.input.columns)
         for node in self.extras:
             if node.lineage != self.input.lineage[: len(node.lineage)]:
@@ -246,14 +247,7 @@ class Joined(Node):
         return {name: origin for name, (origin, _) in made.items()} if known else None
 
     def groups(self, raw: Raw | None) -> tuple[tuple[str, ...], ...]:
-        seen: set[str] = set()
-        groups = []
-        for group in (group for node in self.inputs for group in node.groups(raw)):
-            fresh = tuple(name for name in group if name not in seen)
-            seen.update(fresh)
-            if fresh:
-                groups.append(fresh)
-        return tuple(groups)
+        return tuple(dict.fromkeys(group for node in self.inputs for group in node.groups(raw)))
 
     @property
     def lineage(self) -> tuple[Node, ...]:
@@ -333,7 +327,7 @@ def names_of(value: Any) -> tuple[str, ...]:
 def sources_of(op: Op, groups: Iterable[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """The outputs of an operator on columns in groups, each with the inputs it is made from."""
     if not op.grouped:
-        return op.sources(tuple(name for group in groups for name in group))
+        return op.sources(_once(groups))
     found: dict[str, tuple[str, ...]] = {}
     for group in groups:
         for name, made_from in op.sources(group).items():
@@ -347,9 +341,14 @@ def sources_of(op: Op, groups: Iterable[tuple[str, ...]]) -> dict[str, tuple[str
 
 def made_by(op: Op, groups: Sequence[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """The same without the inputs that come out as they are."""
-    parts = groups if op.grouped else [tuple(name for group in groups for name in group)]
+    parts = groups if op.grouped else [_once(groups)]
     untouched = {name for part in parts for name in op.untouched(part)}
     return {name: made_from for name, made_from in sources_of(op, groups).items() if name not in untouched}
+
+
+def _once(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """The names in groups; one may be in several."""
+    return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
 def _names(value: Any) -> tuple[Any, ...]:
@@ -370,12 +369,9 @@ def _flat(names: Iterable[Any]) -> list[str]:
 
 
 def _regroup(groups: tuple[tuple[str, ...], ...], names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """The groups among `names`, and what is in no group alone; in the order of `names`."""
-    home = {name: group for group in groups for name in group}
-    left = list(names)
-    out = []
-    while left:
-        group = tuple(n for n in home.get(left[0], (left[0],)) if n in left)
-        out.append(group)
-        left = [n for n in left if n not in group]
-    return tuple(out)
+    """The groups among `names`, and what is in no group alone; in the order of the first of each."""
+    place = {name: i for i, name in enumerate(names)}
+    left = [tuple(name for name in group if name in place) for group in groups]
+    grouped = {name for group in left for name in group}
+    found = dict.fromkeys([group for group in left if group] + [(name,) for name in place if name not in grouped])
+    return tuple(sorted(found, key=lambda group: min(place[name] for name in group)))

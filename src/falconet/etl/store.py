@@ -138,7 +138,7 @@ def _step(entry: Mapping[str, Any], op: Op) -> Step:
         tuple((int(id), str(name)) for id, name in entry[key]) for key in ("inputs", "also", "learns")
     )
     groups = tuple(tuple(str(name) for name in group) for group in entry["groups"])
-    if [name for group in groups for name in group] != [name for _, name in inputs]:
+    if {name for group in groups for name in group} != {name for _, name in inputs}:
         raise ValueError(f"the groups {groups} are not the inputs {inputs}")
     states = tuple(tuple(str(name) for name in state["columns"]) for state in entry["states"])
     return Step(int(entry["id"]), op, inputs, groups, also, learns, states)

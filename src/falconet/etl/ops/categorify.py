@@ -127,6 +127,12 @@ class Categorify(StatOp):
                     f"Categorify would name both {list(group)} and {list(others[0])} `{name}`",
                     hint="choose another `name_sep`, or rename a column first",
                 )
+        members = [name for group in columns for name in group]
+        if self.encode_type == "joint" and (twice := [name for name in members if members.count(name) > 1]):
+            raise ConfigError(
+                f"Categorify would give `{twice[0]}` the codes of two vocabularies",
+                hint='a column is in one joint group only; encode_type="combo" takes it into several',
+            )
         for setting in ("freq_threshold", "max_size", "num_buckets", "vocabs"):
             value = getattr(self, setting)
             for name in value if isinstance(value, Mapping) else ():

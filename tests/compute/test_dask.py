@@ -14,6 +14,7 @@ import distributed
 import polars as pl
 import pytest
 
+from falconet import Dataset, Shuffle, Workflow, ops
 from falconet.compute import cluster as clusters
 from falconet.compute.dask import DaskExecutor
 from falconet.compute.exchange import spread
@@ -206,3 +207,20 @@ def test_data_that_a_worker_does_not_see_are_named(tmp_path: Path) -> None:
         reading("`/far/data.parquet`"),
     ):
         Part("/far/data.parquet", 0, 1, 0, ("x",)).scan().collect()
+
+
+def test_rows_stay_on_the_workers(dask_executor: DaskExecutor, tmp_path: Path) -> None:
+    """What workers send, to each other and to the client, in a fit and a shuffled write of four megabytes."""
+
+    def sent() -> int:
+        found = dask_executor._open().run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total)
+        return int(sum(found.values()))
+
+    frame = pl.DataFrame({"user": [i % 97 for i in range(250_000)], "x": range(250_000)})
+    frame.write_parquet(tmp_path / "data.parquet", row_group_size=25_000)
+    dataset = Dataset(tmp_path / "data.parquet", part_size="400KB")
+    before = sent()
+    fitted = Workflow((["user"] >> ops.Categorify()) + (["x"] >> ops.Normalize())).fit(dataset, dask_executor)
+    fitted.transform(dataset).to_parquet(tmp_path / "out", shuffle=Shuffle.FULL, output_files=3)
+    assert len(dataset.parts()) == 20
+    assert before < sent() < before + 200_000

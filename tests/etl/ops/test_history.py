@@ -115,3 +115,24 @@ def test_slices_of_the_state_merge_to_the_whole(op: ops.History) -> None:
     by = op.slice_by(op.roles)
     slices = [op.merge([p.filter(pl.struct(by).hash() % 3 == number) for p in pieces]) for number in range(3)]
     same(pl.concat(slices).sort(by, maintain_order=True), op.merge(pieces))
+
+
+@pytest.mark.parametrize(
+    "dtype", [pl.Datetime("ms"), pl.Datetime("us", "Europe/Berlin"), pl.Date, pl.Duration("ns"), pl.UInt8], ids=str
+)
+def test_one_row_in_plain_python_for_times_of_any_type(dtype: pl.DataType) -> None:
+    days = pl.Series([5, 1, 3, 3, None, 9])
+    times = days.cast(dtype) if dtype in (pl.Date, pl.UInt8) else (days * 86_400_000).cast(dtype)
+    frame = pl.DataFrame({"user": [1, 1, 1, 2, 1, 1], "item": [10, 11, 12, 13, 14, 15], "time": times})
+    op = ops.History(key="user", item="item", time="time", length=2)
+    fitted = fl.Workflow(["user", "item", "time"] >> op).fit(fl.Dataset(frame))
+    want = fitted.transform(frame)
+    assert want["history"].to_list() == [[11, 12], [], [11], [], [10, 15], [12, 10]]
+    assert fitted.online()(frame.to_dicts()) == want.to_dicts()
+
+
+def test_the_others_of_one_row_reach_back_as_far_as_need_be() -> None:
+    frame = pl.DataFrame({"user": [1] * 12, "item": [1, 2, 3, *[9] * 9]})
+    fitted = fl.Workflow(["user", "item"] >> ops.History(key="user", item="item", length=2)).fit(fl.Dataset(frame))
+    assert fitted.online()({"user": 1, "item": 9})["history"] == [2, 3]
+    assert fitted.online()(frame.to_dicts()) == fitted.transform(frame).to_dicts()

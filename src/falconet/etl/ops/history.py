@@ -17,6 +17,7 @@ from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.etl.op import OPS, FrameOp, Group, StatOp
 from falconet.etl.spans import Ints, bisect, comparable, numbers, ranges, spans
 from falconet.etl.table import matching, one_value
+from falconet.etl.types import polars_type
 from falconet.schema import Column, Tag
 
 SLICE_ROWS = 1 << 15  # rows whose histories are put together at a time
@@ -213,14 +214,14 @@ class Histories(FrameOp):
         if self.plan.time is None:
             own = values[self.plan.item]
             met: list[Any] = []
-            for place in range(end - 1, start - 1, -1):
-                if len(met) == length:
-                    break
-                if (item := self._item_list[place]) != own:
-                    met.append(item)
-            return {**values, self.plan.name: met[::-1]}
+            while len(met) < length and start < end:
+                before = max(start, end - 2 * length)
+                met = [item for item in self._items[before:end].to_list() if item != own] + met
+                end = before
+            return {**values, self.plan.name: met[-length:]}
         time = values[self.plan.time]
         if time is not None and time == time:
+            time = self._number(time, columns[self.plan.time])
             times = self._event_times[start:end]
             stop = start + int(np.searchsorted(times, time, side="left"))
             if self.plan.row is not None and values[self.plan.row] is not None:
@@ -228,19 +229,16 @@ class Histories(FrameOp):
                 stop += int(np.searchsorted(self._event_rows[stop:last], values[self.plan.row], side="left"))
         else:
             stop = end
-        return {**values, self.plan.name: self._item_list[max(start, stop - length) : stop]}
+        return {**values, self.plan.name: self._items[max(start, stop - length) : stop].to_list()}
 
-    @property
-    def has_row(self) -> bool:
-        return self.plan.time is None or self.events.schema[self.plan.time].is_numeric()
+    def _number(self, time: Any, column: Column) -> Any:
+        """A time as the fitted times are compared."""
+        known = self.events.schema[self.plan.time or ""]
+        return numbers(pl.Series([time], dtype=polars_type(column)).cast(known))[0] if known.is_temporal() else time
 
     @cached_property
     def _items(self) -> pl.Series:
         return self.events[self.plan.item]
-
-    @cached_property
-    def _item_list(self) -> list[Any]:
-        return self._items.to_list()
 
     @cached_property
     def _spans(self) -> pl.DataFrame:

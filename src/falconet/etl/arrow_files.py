@@ -14,6 +14,7 @@ from falconet.errors import DataError, SchemaError
 from falconet.etl.paths import Found
 
 ROW_GROUP = 131_072
+GROUP_BYTES = 32 << 20
 
 
 @contextmanager
@@ -43,17 +44,20 @@ def polars_schema(schema: pa.Schema, where: str) -> pl.Schema:
 
 
 def write_rows(frames: Iterable[pl.DataFrame], schema: Mapping[str, pl.DataType], target: Path) -> None:
-    """Write rows that come in blocks to a Parquet file, in row groups of ROW_GROUP rows; few are in memory."""
+    """Write rows that come in blocks to a Parquet file, in row groups of ROW_GROUP rows, or of GROUP_BYTES."""
     arrow = pl.DataFrame(schema=dict(schema)).to_arrow().schema
     with pq.ParquetWriter(target, arrow, compression="lz4") as writer:
         waiting: list[pl.DataFrame] = []
-        rows = 0
+        rows, size = 0, 0.0
         for frame in frames:
             waiting.append(frame)
             rows += frame.height
-            while rows >= ROW_GROUP:
+            size += frame.estimated_size()
+            while rows >= ROW_GROUP or (rows and size >= GROUP_BYTES):
                 held = pl.concat(waiting)
                 writer.write_table(held[:ROW_GROUP].to_arrow().cast(arrow), row_group_size=ROW_GROUP)
-                waiting, rows = [held[ROW_GROUP:]], rows - ROW_GROUP
+                waiting = [held[ROW_GROUP:]] if rows > ROW_GROUP else []
+                rows = sum(frame.height for frame in waiting)
+                size = sum(frame.estimated_size() for frame in waiting)
         if rows:
             writer.write_table(pl.concat(waiting).to_arrow().cast(arrow), row_group_size=ROW_GROUP)

@@ -95,7 +95,7 @@ def check(expr: pl.Expr) -> None:
     run = plain_form(expressions.to_tree(expr), TYPES)
     try:
         want = FRAME.with_columns(y=expr)["y"].to_list()
-    except pl.exceptions.PolarsError:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return  # such as the negative of an unsigned number: no workflow has it
     if run is not None:
         assert [bits(run(row)) for row in FRAME.to_dicts()] == [bits(value) for value in want], str(expr)

@@ -72,7 +72,7 @@ class _Compiler:
         """The type of what is made; a plan's schema says another one where a constant is divided by Float32."""
         try:
             return self._frame.select(expr.alias("x"))["x"].dtype
-        except pl.exceptions.PolarsError:
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
             raise _UnknownError from None
 
     def _as(self, tree: Tree, dtype: pl.DataType) -> Run:

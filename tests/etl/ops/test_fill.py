@@ -7,11 +7,14 @@ import re
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import falconet as fl
 from falconet import ops
 from falconet.errors import ConfigError, SchemaError
 from falconet.testing.contracts import OpContract
+from plain_rows import same_on_rows
 
 
 def fill(frame: pl.DataFrame, **settings: object) -> pl.DataFrame:
@@ -92,3 +95,19 @@ def test_a_missing_value_fills_nothing() -> None:
 def test_a_flag_does_not_take_the_place_of_a_column() -> None:
     with pytest.raises(ConfigError, match="would add a second column `x_filled`"):
         ["x", "x_filled"] >> ops.FillMissing(add_binary_cols=True)
+
+
+@given(
+    st.lists(st.none() | st.floats(width=32), max_size=6),
+    st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=6),
+    st.integers(-100, 100),
+    st.booleans(),
+)
+@settings(max_examples=30, deadline=None)
+def test_one_row_is_filled_as_in_the_batch(
+    floats: list[float | None], integers: list[int | None], value: int, add_binary_cols: bool
+) -> None:
+    op = ops.FillMissing(fill_val=value, add_binary_cols=add_binary_cols)
+    for values, dtype in ((floats, pl.Float32), (floats, pl.Float64), (integers, pl.Int64)):
+        same_on_rows(op, pl.DataFrame({"x": values}, schema={"x": dtype}))
+        same_on_rows(op, pl.DataFrame({"x": [values, None]}, schema={"x": pl.List(dtype)}))

@@ -12,6 +12,7 @@ import polars as pl
 from falconet.errors import ConfigError, SchemaError
 from falconet.etl import moments, quantiles
 from falconet.etl.op import OPS, FrameOp, Group, StatOp
+from falconet.etl.rowwise import OnRow, Row
 from falconet.etl.types import column_of, element, polars_type, value_of
 from falconet.schema import Column
 
@@ -47,17 +48,23 @@ class FillMissing(FrameOp):
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
         return {name: replace(column, nullable=False) for name, column in outputs.items()}
 
-    def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:
-        filled: dict[str, Any] = {}
-        for name, value in values.items():
-            if columns[name].is_list:
-                fill = self._fill(columns[name])
-                filled[name] = [fill if x is None or x != x else x for x in value or ()]
-            else:
-                filled[name] = self._fill(columns[name]) if value is None or value != value else value
-            if self.add_binary_cols:
-                filled[f"{name}_filled"] = value is None or value != value
-        return filled
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow:
+        made = [(name, f"{name}_filled", columns[name].is_list, self._fill(columns[name])) for name in names]
+
+        def fill(values: Row) -> Row:
+            filled: Row = {}
+            for name, flag, is_list, fill in made:
+                value = values[name]
+                missing = value is None or value != value
+                if is_list:
+                    filled[name] = [fill if x is None or x != x else x for x in value or ()]
+                else:
+                    filled[name] = fill if missing else value
+                if self.add_binary_cols:
+                    filled[flag] = missing
+            return filled
+
+        return fill
 
     def _fill(self, column: Column) -> Any:
         return value_of(self.fill_val, element(polars_type(column)), what="FillMissing fill_val", name=column.name)

@@ -198,9 +198,9 @@ class Negatives(FrameOp):
         drawn = np.full((len(frame), self.plan.n), -1, np.int64)
         if not len(self._items):
             return drawn
-        taken, seen, own = self._taken_by(frame), self._seen(frame), self._own(frame)
-        # What else is missing from a row's line: its own item, then each draw.
-        gap, size = self._gap(own, taken, (own >= 0) & (own < seen))
+        taken, seen = self._taken_by(frame), self._seen(frame)
+        # What else is missing from a row's line, and where on what the user left of it: its own item, then each draw.
+        gap, size = self._own(frame, taken, seen)
         gaps, sizes = gap[:, None], size[:, None]
         left = self._starts[seen] - taken.before(self._starts[seen]) - size
         item = frame[self.plan.item]
@@ -211,18 +211,13 @@ class Negatives(FrameOp):
             order = np.argsort(gaps, axis=1)
             for gap, size in zip(_columns(gaps, order), _columns(sizes, order), strict=True):
                 at += np.where(at >= gap, size, 0)
-            place = np.searchsorted(self._starts, at + taken.inside(at), side="right") - 1
+            cut = taken.inside(at)
+            place = np.searchsorted(self._starts, at + cut, side="right") - 1
             drawn[some, j] = place[some]
-            gap, size = self._gap(place, taken, some)
-            gaps, sizes = np.column_stack([gaps, gap]), np.column_stack([sizes, size])
+            size = np.where(some, self._sizes[np.where(some, place, 0)], 0)
+            gaps, sizes = np.column_stack([gaps, self._starts[place] - cut]), np.column_stack([sizes, size])
             left -= size
         return drawn
-
-    def _gap(self, place: Ints, taken: _Taken, there: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-        """Where an item lies on a row's line and how long it is: 0 unless it is `there` and not taken anyway."""
-        start = self._starts[np.where(there, place, 0)]
-        size = np.where(there & ~taken.has(start), self._sizes[np.where(there, place, 0)], 0)
-        return start - taken.before(start), size
 
     def _random(self, rows: pl.Series, j: int) -> NDArray[np.uint64]:
         """`stable_hash((row, j), seed)` of each row number."""
@@ -241,13 +236,15 @@ class Negatives(FrameOp):
         known = (time.fill_nan(None) if time.dtype.is_float() else time).is_not_null().to_numpy()
         return np.where(known, np.searchsorted(numbers(first), numbers(time), side="right"), every)
 
-    def _own(self, frame: pl.DataFrame) -> Ints:
-        """The place of each row's own item among all items, -1 for others."""
+    def _own(self, frame: pl.DataFrame, taken: _Taken, seen: Ints) -> tuple[Ints, Ints]:
+        """Where each row's own item is missing, and how long it is: 0 where it could not be drawn anyway."""
         items = self._items.lazy().select("item", place=pl.int_range(pl.len(), dtype=pl.Int64))
         asked = frame.lazy().select(item=self.plan.item)
-        return (
-            asked.join(items, on="item", how="left", maintain_order="left").collect()["place"].fill_null(-1).to_numpy()
-        )
+        found = asked.join(items, on="item", how="left", maintain_order="left").collect()["place"]
+        place = found.fill_null(0).to_numpy()
+        start = self._starts[place]
+        there = found.is_not_null().to_numpy() & (place < seen) & ~taken.has(start)
+        return start - taken.before(start), np.where(there, self._sizes[place], 0)
 
     def _taken_by(self, frame: pl.DataFrame) -> _Taken:
         """The pieces of the line that each row's user has taken."""

@@ -21,7 +21,7 @@ from falconet.metrics.classes import ClassMetrics
 
 parser = argparse.ArgumentParser(description="Train a small network to tell images apart")
 parser.add_argument("--data", type=Path, help="A folder of IDX files or of images; else digits are made up")
-parser.add_argument("--rows", type=int, default=4000, help="How many digits to make up")
+parser.add_argument("--rows", type=int, help="How many images to train on; else all, or 4,000 made up digits")
 parser.add_argument("--batch_size", type=int, default=100, help="Images of a step, of all processes together")
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--learning_rate", type=float, default=0.003)
@@ -115,7 +115,7 @@ def main() -> None:
     args = parser.parse_args()
     with fl.Runtime.start() as runtime:
         if args.data is None:
-            train, test, classes = made_up(args.rows, args.seed), made_up(1001, args.seed + 1), 10
+            train, test, classes = made_up(args.rows or 4000, args.seed), made_up(1001, args.seed + 1), 10
         elif (args.data / "train").is_dir():
             train, test = Images(args.data / "train"), Images(args.data / "test")
             classes = len(train.classes)
@@ -123,11 +123,12 @@ def main() -> None:
             train, test = mnist(args.data, "train"), mnist(args.data, "t10k")
             classes = int(train.tensors[1].max()) + 1
         # Every tenth training image tells which epoch was best. Each process takes its share of each batch.
-        learn = Subset(train, [i for i in range(len(train)) if i % 10])
+        rows = range(min(args.rows or len(train), len(train)))
+        learn = Subset(train, [i for i in rows if i % 10])
         loader = fl.MapLoader(learn, batch_size=args.batch_size, shuffle=True, seed=args.seed, workers=args.workers)
         valid, test = (
             fl.MapLoader(data, batch_size=1000, workers=args.workers)
-            for data in (Subset(train, range(0, len(train), 10)), test)
+            for data in (Subset(train, [i for i in rows if i % 10 == 0]), test)
         )
 
         torch.manual_seed(args.seed)

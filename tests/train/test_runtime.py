@@ -7,7 +7,7 @@ import torch
 
 from falconet.errors import ConfigError, DataError
 from falconet.train.place import ALONE, Place, read_place
-from falconet.train.runtime import Runtime, _built_for
+from falconet.train.runtime import Runtime, built_for
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 OMPI = {
@@ -94,7 +94,7 @@ def _fails() -> None:
 def test_a_gpu_that_torch_was_not_built_for_is_seen(
     capability: tuple[int, int], architectures: list[str], usable: bool
 ) -> None:
-    assert _built_for(capability, architectures) is usable
+    assert built_for(capability, architectures) is usable
 
 
 def test_an_unknown_device_is_refused() -> None:

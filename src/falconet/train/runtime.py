@@ -169,13 +169,13 @@ def _device(asked: str | None, place: Place) -> torch.device:
         if place.local_rank == 0:
             note(f"{place.local_world} processes and {count} GPU(s): all of them use the CPU")
         return torch.device("cpu")
-    if not _built_for(torch.cuda.get_device_capability(index), torch.cuda.get_arch_list()):
+    if not built_for(torch.cuda.get_device_capability(index), torch.cuda.get_arch_list()):
         note(f"this torch was not built for {torch.cuda.get_device_name(index)}: using the CPU")
         return torch.device("cpu")
     return torch.device("cuda", index)
 
 
-def _built_for(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
+def built_for(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
     """Whether machine code (sm_XY) of the GPU's own generation, or code to compile for it (compute_XY), is there."""
     own = capability[0] * 10 + capability[1]
     for architecture in architectures:

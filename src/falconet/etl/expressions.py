@@ -136,6 +136,14 @@ def _walk_function(body: Tree, *, in_list: bool) -> None:
             walk(child, in_list=in_list)
 
 
+def values_of(tree: Tree) -> pl.Series | None:
+    """The values of a literal list or series, which a function looks for; None for other nodes."""
+    if not isinstance(tree, dict) or set(tree) != {"Literal"}:
+        return None
+    found = pl.select(_parse(tree).alias("values"))["values"]
+    return found.explode() if isinstance(found.dtype, pl.List) else found
+
+
 def _is_series(tree: Tree) -> bool:
     return isinstance(tree, dict) and set(tree) == {"Literal"} and set(tree["Literal"]) == {"Series"}
 
@@ -186,6 +194,14 @@ def columns_of(tree: Tree) -> tuple[str, ...]:
     """The names of the columns an expression reads, in order of appearance."""
     found = [name for name in _named(tree, ("Column",)) if isinstance(name, str)]
     return tuple(dict.fromkeys(found))
+
+
+def type_made(expr: pl.Expr, types: Mapping[str, pl.DataType]) -> pl.DataType:
+    """The type of what an expression makes of columns of these types: what it really makes of nulls, since a plan's
+    schema says another type where a constant is divided by Float32.
+    """
+    nulls = pl.DataFrame({name: [None, None] for name in types}, schema=dict(types))
+    return nulls.select(expr.alias("made"))["made"].dtype
 
 
 class Columns:

@@ -37,7 +37,7 @@ def plain_form(tree: Tree, types: Mapping[str, pl.DataType]) -> Run | None:
 
 class _Compiler:
     def __init__(self, types: Mapping[str, pl.DataType]) -> None:
-        self._frame = pl.DataFrame({name: [None, None] for name in types}, schema=dict(types))
+        self._types = types
 
     def run(self, tree: Tree) -> Run:
         """The function of a node."""
@@ -69,9 +69,8 @@ class _Compiler:
         return self._made(met)
 
     def _made(self, expr: pl.Expr) -> pl.DataType:
-        """The type of what is made; a plan's schema says another one where a constant is divided by Float32."""
         try:
-            return self._frame.select(expr.alias("x"))["x"].dtype
+            return expressions.type_made(expr, self._types)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
             raise _UnknownError from None
 
@@ -169,6 +168,8 @@ class _Compiler:
         if first is None:
             raise _UnknownError
         run = self.run(inputs[0])
+        if family == "Boolean" and isinstance(member, dict) and "IsIn" in member:
+            return self._is_in(first, run, inputs[1], nulls_equal=member["IsIn"]["nulls_equal"])
         if family == "Boolean":
             return self._boolean(member, first, run, inputs)
         if family == "FillNull":
@@ -184,6 +185,15 @@ class _Compiler:
         if family in ("Floor", "Ceil") and _reckons(first):
             return run if first.is_integer() else _known(_whole(math.floor if family == "Floor" else math.ceil), run)
         raise _UnknownError
+
+    def _is_in(self, first: pl.DataType, run: Run, values: Tree, *, nulls_equal: bool) -> Run:
+        found = expressions.values_of(values)
+        if nulls_equal or found is None or found.null_count():
+            raise _UnknownError
+        if not (first.is_integer() and found.dtype.is_integer()) and not first == found.dtype == pl.String:
+            raise _UnknownError
+        wanted = frozenset(found.to_list())
+        return _known(lambda x: x in wanted, run)
 
     def _boolean(self, member: Tree, first: pl.DataType, run: Run, inputs: Tree) -> Run:
         if member == "IsNull":

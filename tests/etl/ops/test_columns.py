@@ -97,6 +97,14 @@ def test_the_type_of_a_list_is_that_of_its_elements() -> None:
     assert apply(["l"] >> ops.LambdaOp(lambda col: col, dtype="int8"), FRAME).schema == {"l": pl.List(pl.Int8)}
 
 
+def test_the_schema_has_the_type_that_comes_out() -> None:
+    frame = pl.DataFrame({"x": [0.5, None, 4.0]}, schema={"x": pl.Float32})
+    fitted = fl.Workflow(["x"] >> ops.LambdaOp(lambda col: 0.5 / col)).fit(fl.Dataset(frame))
+    assert fitted.transform(frame).schema == {"x": pl.Float32}
+    assert fitted.schema["x"].dtype == "float32"
+    assert fitted.online()({"x": 4.0}) == {"x": 0.125}
+
+
 def test_a_label_is_what_messages_call_it() -> None:
     node = ["a"] >> ops.LambdaOp(lambda col: col.str.len_chars(), label="length of the title")
     assert str(node) == "['a'] >> LambdaOp length of the title"

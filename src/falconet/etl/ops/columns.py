@@ -80,7 +80,8 @@ class LambdaOp(FrameOp):
         return {name: tuple(dict.fromkeys((name, *beside))) for name in columns}
 
     def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
-        return frame.with_columns(self._expr(name, frame).alias(name) for name in columns)
+        types = frame.select(*columns, *(name for name in self._beside if name not in columns)).collect_schema()
+        return frame.with_columns(self._expr(name, types).alias(name) for name in columns)
 
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
         return {name: self._described(column) for name, column in outputs.items()}
@@ -94,8 +95,7 @@ class LambdaOp(FrameOp):
 
     def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow | None:
         types = {name: polars_type(column) for name, column in columns.items()}
-        frame = pl.LazyFrame(schema=types)
-        found = {name: plain_form(expressions.to_tree(self._expr(name, frame)), types) for name in names}
+        found = {name: plain_form(expressions.to_tree(self._expr(name, types)), types) for name in names}
         made = [(name, run) for name, run in found.items() if run is not None]
         if len(made) != len(names):
             return None
@@ -108,15 +108,15 @@ class LambdaOp(FrameOp):
 
         return apply
 
-    def _expr(self, name: str, frame: pl.LazyFrame) -> pl.Expr:
-        """The expression of a column of a frame."""
+    def _expr(self, name: str, types: Mapping[str, pl.DataType]) -> pl.Expr:
+        """The expression of a column among columns of these types."""
         tree = expressions.substitute(self.tree, {expressions.HERE: {"Column": name}})
         made = expressions.from_tree(tree)
+        found = expressions.type_made(made, types)
         if self.dtype is None:
-            return made
-        found = frame.select(made.alias(name)).collect_schema()[name]
-        shape = column_of(name, found).list
-        return made.cast(polars_type(Column(name=name, dtype=self.dtype, list=shape)))
+            claimed = pl.LazyFrame(schema=dict(types)).select(made.alias(name)).collect_schema()[name]
+            return made if found == claimed else made.cast(found)
+        return made.cast(polars_type(Column(name=name, dtype=self.dtype, list=column_of(name, found).list)))
 
 
 def _of_row(f: Any) -> Any:

@@ -166,6 +166,13 @@ def test_endings_are_known_in_capitals_and_short(tmp_path: Path) -> None:
     assert Dataset(f"file://{tmp_path}/a.PARQUET").rows == 1
 
 
+def test_a_link_to_nowhere_is_no_file(tmp_path: Path) -> None:
+    put(tmp_path / "a.parquet", 1)
+    (tmp_path / "b.parquet").symlink_to(tmp_path / "gone.parquet")
+    for source in (tmp_path, tmp_path / "*.parquet"):
+        assert Dataset(source).rows == 1
+
+
 def test_a_folder_of_two_kinds_of_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     (tmp_path / "b.jsonl").write_text('{"x": 1}\n')

@@ -147,6 +147,7 @@ TWICE = pd.DataFrame([[1, 2]], columns=["a", "a"])
         (pl.DataFrame(), SchemaError, "the frame has no columns"),
         (pa.table({}), SchemaError, "the frame has no columns"),
         (pl.DataFrame({"a": [object()]}), SchemaError, "column `a` of the frame is Object"),
+        (pd.DataFrame({"a": pd.period_range("2020-01", periods=2, freq="M")}), SchemaError, "`a` of the frame is Ext"),
         (pd.Series([1]), DataError, "a Series is not a data set"),
         (7, DataError, "a int is not a data set"),
     ],

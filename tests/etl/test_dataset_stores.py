@@ -22,7 +22,7 @@ import falconet as fl
 from conftest import need
 from falconet import ops
 from falconet.compute.dask import DaskExecutor
-from falconet.compute.executor import ROW
+from falconet.compute.executor import ROW, reading
 from falconet.errors import ConfigError, DataError, FalconetError, SchemaError
 from falconet.etl.dataset import Dataset
 from falconet.etl.object_store import open_store
@@ -319,9 +319,12 @@ def test_nobody_at_the_endpoint_is_said() -> None:
 
 def test_an_object_that_is_gone_is_an_error_of_the_read(endpoint: str, options: dict[str, Any]) -> None:
     part = Dataset("s3://lake/flat", storage_options=options).parts()[0]
-    with pytest.raises(FileNotFoundError) as caught:
+    with (
+        pytest.raises(DataError, match=r"`s3://lake/gone.parquet` cannot be read: [^<]* 404 Not Found$") as caught,
+        reading("`s3://lake/gone.parquet`"),
+    ):
         replace(part, path="s3://lake/gone.parquet").scan().collect()
-    assert SECRET not in str(caught.value)
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_other_stores_go_through_the_same_gate() -> None:

@@ -87,6 +87,14 @@ def test_a_separator_may_lie_on_the_edge_of_two_blocks(tmp_path: Path, monkeypat
         assert rows(path, separator="::") == want
 
 
+def test_columns_without_a_name_are_called_by_their_place(tmp_path: Path) -> None:
+    data = Dataset(csv(tmp_path, ",a,\n0,x,\n1,y,\n"))
+    assert data.schema == {"column_1": pl.Int64, "a": pl.String, "column_3": pl.String}
+    assert data.scan().collect().rows() == [(0, "x", None), (1, "y", None)]
+    with pytest.raises(SchemaError, match="has two columns `column_1`"):
+        Dataset(csv(tmp_path, ",column_1\n0,x\n"))
+
+
 def test_a_separator_may_be_any_character(tmp_path: Path) -> None:
     assert rows(csv(tmp_path, "a;b\n1;x,y\n"), separator=";") == [(1, "x,y")]
     assert rows(csv(tmp_path, "a§b\n1§x\n"), separator="§") == [(1, "x")]

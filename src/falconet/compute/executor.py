@@ -67,8 +67,12 @@ def reading(source: str) -> Iterator[None]:
     except pl.exceptions.PolarsError as error:
         first = str(error).partition("\n")[0]
         raise DataError(f"{source}: {_STEP.sub('', first)}") from error
-    except FileNotFoundError as error:
-        raise DistributedError(f"{source} is not seen on {gethostname()}", hint=_SHARED) from error
+    except OSError as error:
+        if "://" in source:  # what an object store says has XML in it
+            raise DataError(f"{source} cannot be read: {str(error).partition(': <')[0].splitlines()[0]}") from error
+        if isinstance(error, FileNotFoundError):
+            raise DistributedError(f"{source} is not seen on {gethostname()}", hint=_SHARED) from error
+        raise
 
 
 def reach(folder: str | Path) -> Path:

@@ -262,7 +262,7 @@ def _walk(folder: Path, base: Path) -> Iterator[Path]:
         if path.is_dir():
             if _pair(path.name) is not None:
                 yield from _walk(path, base)
-        elif _kind(path.name) is not None:
+        elif _kind(path.name) is not None and path.is_file():
             yield path
 
 

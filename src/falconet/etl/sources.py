@@ -200,7 +200,7 @@ def _check_columns(schema: Mapping[str, pl.DataType], where: str) -> None:
     if not schema:
         raise SchemaError(f"{where} has no columns")
     for name, dtype in schema.items():
-        if dtype in (pl.Int128, pl.UInt128, pl.Object):
+        if dtype in (pl.Int128, pl.UInt128, pl.Object) or isinstance(dtype, pl.BaseExtension):
             raise SchemaError(f"column `{name}` of {where} is {dtype}, which Parquet has not", hint="cast it")
 
 

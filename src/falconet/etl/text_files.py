@@ -1,9 +1,10 @@
 """CSV and its kin as typed rows: read block by block in any encoding, packed or not, and strict about every line.
 
 Types are those that all lines of a file agree with, in this order: Int64, UInt64, Float64, Boolean (true and false), or
-text; whole numbers of more than 64 bits are text, for a float would lose digits. Nothing at all is a null, `""` is an
-empty string. A line with too few or too many values, or with one that is not of its column's type, is refused by its
-number: it is looked for in a second, slow reading that only errors pay for.
+text; whole numbers of 19 digits and more are never taken for floats, which would lose digits. Nothing at all is a null,
+`""` is an empty string. A column without a name is called by its place, `column_1`. A line with too few or too many
+values, or with one that is not of its column's type, is refused by its number: it is looked for in a second, slow
+reading that only errors pay for.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ def _names(file: Found, text: TextFormat) -> tuple[str, ...]:
     if first is None:
         hint = "a CSV file starts with a line of column names; without one: `has_header=False, columns=[…]`"
         raise DataError(f"{file.where} is empty", hint=hint)
-    names = tuple(first[1])
+    names = tuple(name or f"column_{place}" for place, name in enumerate(first[1], start=1))
     if any(_broken(name) for name in names):
         _refuse_bytes(file, text, *first)
     if twice := _twice(names):

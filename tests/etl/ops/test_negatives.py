@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import falconet as fl
 from falconet import ops
 from falconet.compute.executor import Executor
-from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
+from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.hashing import stable_hash
 from falconet.testing.contracts import StatOpContract, same, write_parts
 
@@ -222,3 +222,17 @@ def test_settings_that_mean_nothing_say_so() -> None:
             pl.DataFrame({"user": [1], "item": [1]}, schema_overrides={"item": pl.Int32}),
             EVENTS.with_columns(item=pl.lit(1, dtype=pl.Int64)),
         )
+
+
+def test_more_data_brings_more_items() -> None:
+    fitted = fl.Workflow(["user", "item"] >> ops.NegativeSamples(user="user", item="item", n=9)).fit(fl.Dataset(EVENTS))
+    grown = fitted.partial_fit(fl.Dataset(pl.DataFrame({"user": [3, 2], "item": ["new", "f"]})))
+    row = pl.DataFrame({"user": [2], "item": ["c"]})
+    assert sorted(fitted.transform(row)["item"]) == ["a", "b", "c", "d", "e", "f"]
+    assert sorted(grown.transform(row)["item"]) == ["a", "b", "c", "d", "e", "new"]
+
+
+def test_a_server_is_told_that_one_row_becomes_several() -> None:
+    fitted = fl.Workflow(["user", "item"] >> ops.NegativeSamples(user="user", item="item")).fit(fl.Dataset(EVENTS))
+    with pytest.raises(DataError, match="`NegativeSamples` makes several rows"):
+        fitted.online()({"user": 1, "item": "a"})

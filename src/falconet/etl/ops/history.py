@@ -104,6 +104,10 @@ class Histories(FrameOp):
     plan: History
     events: pl.DataFrame
 
+    @property
+    def title(self) -> str:
+        return "History"
+
     def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         return self.plan.sources(columns)
 

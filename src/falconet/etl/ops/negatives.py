@@ -144,6 +144,10 @@ class Negatives(FrameOp):
     def also(self) -> tuple[str, ...]:
         return self.plan.also
 
+    @property
+    def title(self) -> str:
+        return "NegativeSamples"
+
     def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         return self.plan.sources(columns)
 

@@ -122,7 +122,7 @@ def test_numbers(number: Spelled) -> None:
         pl.col("x").fill_null(3).floor().cast(pl.Int64, strict=False) % 7,
         (pl.col("s") == "a") & ~pl.col("b") | pl.col("i").is_between(1, 5),
         pl.col("l").list.len() >= 2,
-        0.5 / pl.col("f"),
+        1 / pl.col("x"),
         pl.col("i").is_in([1, 7, -7, 2**40]),
         pl.col("small").is_in(pl.Series([1, 300, 7])),
         pl.col("s").is_in(["a", "é"]),

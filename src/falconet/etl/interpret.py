@@ -110,6 +110,8 @@ class _Compiler:
         if not _reckons(dtype):
             raise _UnknownError
         if name == "TrueDivide":
+            if not expressions.columns_of(left) and self._type(right) == pl.Float32:
+                raise _UnknownError  # what surrounds it may be reckoned in another type than its own
             return self._divided(left, right, dtype)
         if name not in _ARITHMETIC or (dtype.is_float() and name in ("FloorDivide", "Modulus")):
             raise _UnknownError

@@ -122,9 +122,10 @@ class MedianFilled(FillMissing):
         floats = [pl.col(name).cast(_as_floats(dtype)) for name, dtype in types.items()]
         return super().apply(frame.with_columns(floats), columns)
 
-    def row(self, values: dict[str, Any], columns: Mapping[str, Column]) -> dict[str, Any]:
-        floats = {name: column_of(name, _as_floats(polars_type(column))) for name, column in columns.items()}
-        return super().row({name: _as_float(value) for name, value in values.items()}, floats)
+    def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow:
+        floats = {name: column_of(name, _as_floats(polars_type(columns[name]))) for name in names}
+        fill = super().on_row(names, floats)
+        return lambda values: fill({name: _as_float(values[name]) for name in names})
 
 
 def _as_floats(dtype: pl.DataType) -> pl.DataType:

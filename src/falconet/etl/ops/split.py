@@ -10,7 +10,7 @@ from typing import Literal
 import polars as pl
 
 from falconet.compute.executor import ROW
-from falconet.errors import ColumnNotFoundError, ConfigError
+from falconet.errors import ConfigError
 from falconet.etl.hash_expr import hash_expr
 from falconet.etl.op import OPS, KeyedOp
 from falconet.etl.table import one_value
@@ -63,14 +63,17 @@ class Split(KeyedOp):
     def order(self) -> tuple[str, ...]:
         return () if self.kind == "random" or self.time is None else (self.time,)
 
+    @property
+    def also(self) -> tuple[str, ...]:
+        """The user and the time, which need not be selected."""
+        return tuple(dict.fromkeys((*self.key, *self.order)))
+
     def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        read = tuple(dict.fromkeys((*self.key, *self.order)))
-        for name in read:
-            if name not in columns:
-                raise ColumnNotFoundError.of(name, columns, where="Split")
-        if "split" in columns:
+        if "split" in columns or "split" in self.also:
             raise ConfigError("Split would add a second column `split`", hint="rename yours first")
-        return {name: (name,) for name in columns} | {"split": read or columns[:1]}
+        # A step is run for what it was given: one selected column at least.
+        given = () if set(columns) & set(self.also) else columns[:1]
+        return {name: (name,) for name in columns} | {"split": (*given, *self.also)}
 
     def untouched(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         return columns

@@ -13,16 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
-from falconet.compute.executor import ROW, Executor
+from falconet.compute.executor import ROW, Executor, Part
 from falconet.compute.local import LocalExecutor
 from falconet.errors import ArtifactError, ColumnNotFoundError, ConfigError, DataError
 from falconet.etl.dataset import Dataset
+from falconet.etl.order import full_order, places, ranges
 from falconet.etl.types import column_of
 from falconet.etl.writer import Shuffle, write
+from falconet.hashing import stable_hash
 from falconet.io.artifact import read_artifact
 from falconet.io.footer import read_schema, row_groups
 from falconet.schema import Column, Schema, Tag
@@ -112,6 +116,69 @@ def test_per_partition_is_the_same_for_any_executor(source: Path, tmp_path: Path
     assert digests(write(parts, same, tmp_path / "got", executor=executor, **options)) == digests(want)
 
 
+def paired(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """A list made of two narrow columns and the row number."""
+    return frame.select("user", "item", pl.concat_list("item", pl.col(ROW).cast(pl.Int32)).alias("pair"), ROW)
+
+
+PAIRED = Schema(
+    (
+        Column(name="user", dtype="int32"),
+        Column(name="item", dtype="int32"),
+        Column(name="pair", dtype="int32", list="ragged"),
+    )
+)
+
+
+@pytest.mark.parametrize("shuffle", list(Shuffle))
+@pytest.mark.parametrize("files", [None, 3])
+def test_rows_shuffled_before_they_are_made_are_the_same_bytes(
+    source: Path, tmp_path: Path, shuffle: Shuffle, files: int | None
+) -> None:
+    options: dict[str, Any] = {"schema": PAIRED, "shuffle": shuffle, "seed": 4, "output_files": files}
+    parts = Dataset(source, part_size="3KB").parts()
+    want = write(parts, paired, tmp_path / "want", row_group_size=100, **options)
+    assert pl.concat(written(want))["pair"].list.get(0).to_list() == items(want)
+    assert pl.concat(written(want))["pair"].list.get(1).to_list() == items(want)
+    for name, executor in (
+        ("memory", LocalExecutor()),
+        ("files", LocalExecutor(memory="1KB")),
+        ("threads", LocalExecutor(workers=3, memory="1KB")),
+    ):
+        got = write(
+            parts,
+            paired,
+            tmp_path / name,
+            reads=("item", "user"),
+            row_group_size=100,
+            executor=executor,
+            **{**options, "output_files": files},
+        )
+        assert digests(got) == digests(want), name
+
+
+def test_numbers_that_a_file_stores_are_those_of_the_order(tmp_path: Path) -> None:
+    numbers = pl.Series(ROW, [900, 3, 17, 5, 1], dtype=pl.UInt64)
+    pl.DataFrame([numbers, pl.Series("x", range(5))]).write_parquet(tmp_path / "data.parquet")
+    part = Part(str(tmp_path / "data.parquet"), 0, 5, 0)
+    schema = Schema((Column(name="x", dtype="int64"),))
+    want = [numbers.to_list().index(n) for n in sorted(numbers, key=lambda n: (stable_hash(n, 2) >> 32, n))]
+    for reads in (None, ("x",)):
+        out = write([part], same, tmp_path / str(reads), schema=schema, reads=reads, shuffle=Shuffle.FULL, seed=2)
+        assert pl.concat(written(out))["x"].to_list() == want
+
+
+def test_equal_keys_are_ordered_by_number() -> None:
+    rows = [i * 7 % 1000 for i in range(1000)]
+    for seed in (0, 1):
+        want = sorted(range(1000), key=lambda row: (stable_hash(rows[row], seed) >> 32, rows[row]))
+        assert places(pl.Series(rows, dtype=pl.UInt64), seed).to_list() == want
+        assert full_order(1000, seed).to_list() == sorted(range(1000), key=lambda n: (stable_hash(n, seed) >> 32, n))
+        bucket = ranges(pl.Series(rows, dtype=pl.UInt64), seed, 7)
+        assert bucket.tolist() == [((stable_hash(n, seed) >> 32) * 7) >> 32 for n in rows]
+        assert (bucket[want][1:] >= bucket[want][:-1]).all()
+
+
 @pytest.mark.parametrize("shuffle", SEEDED)
 def test_a_seed_is_an_order_and_another_seed_another(source: Path, tmp_path: Path, shuffle: Shuffle) -> None:
     parts = Dataset(source, part_size="3KB").parts()
@@ -147,8 +214,6 @@ def test_full_mixes_rows_of_the_whole_data_in_every_file(source: Path, tmp_path:
 
 
 def test_full_is_the_order_of_the_upper_half_of_the_stable_hash(source: Path, tmp_path: Path) -> None:
-    from falconet.hashing import stable_hash
-
     out = write(Dataset(source).parts(), same, tmp_path / "out", schema=SCHEMA, shuffle=Shuffle.FULL, seed=9)
     assert items(out) == sorted(range(ROWS), key=lambda row: (stable_hash(row, 9) >> 32, row))
 
@@ -278,11 +343,162 @@ def test_rows_that_vanish_with_their_numbers_are_an_error(source: Path, tmp_path
         ({"out_files_per_proc": -1}, "out_files_per_proc=-1"),
         ({"output_files": 1, "out_files_per_proc": 1}, "leave one of them out"),
         ({"row_group_size": 0}, "row_group_size=0"),
+        ({"compression": "zst"}, r"no compression `zst`[\s\S]*did you mean `zstd`"),
+        ({"compression": "lz4", "compression_level": 3}, '"lz4" has no levels'),
+        ({"compression_level": 23}, "compression_level=23"),
+        ({"partition_on": "usr"}, r"no column `usr`[\s\S]*did you mean `user`"),
+        ({"partition_on": "genres"}, "`genres` is"),
+        ({"partition_on": ["user", "user"]}, "names `user` twice"),
+        ({"partition_on": ["user", "item", "name"], "schema": SCHEMA.only(["user", "item", "name"])}, "leaves none"),
     ],
 )
 def test_settings_are_checked_before_work(source: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        write(Dataset(source).parts(), same, tmp_path / "out", schema=SCHEMA, **options)
+    with pytest.raises((ConfigError, ColumnNotFoundError), match=message):
+        write(Dataset(source).parts(), same, tmp_path / "out", **{"schema": SCHEMA, **options})
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4", "snappy", "none"])
+def test_files_are_compressed_as_asked(source: Path, tmp_path: Path, compression: Any) -> None:
+    out = write(Dataset(source).parts(), same, tmp_path / "out", schema=SCHEMA, compression=compression)
+    group = pq.read_metadata(out / "part-00000.parquet").row_group(0)
+    codec = {"none": "UNCOMPRESSED"}.get(compression, compression.upper())
+    assert {group.column(i).compression for i in range(group.num_columns)} == {codec}
+    assert_frame_equal(pl.concat(written(out)), FRAME)
+
+
+def test_a_higher_level_makes_smaller_files(source: Path, tmp_path: Path) -> None:
+    sizes = [
+        (
+            write(Dataset(source).parts(), same, tmp_path / str(level), schema=SCHEMA, compression_level=level)
+            / "part-00000.parquet"
+        )
+        .stat()
+        .st_size
+        for level in (1, 22)
+    ]
+    assert sizes[1] < sizes[0]
+
+
+VALUES = ["plain", "a/b", "100 %", "x=y", "ä", ".", "..", " ", None]
+
+
+def test_partitions_are_folders_that_other_tools_read(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"kind": VALUES * 3, "n": range(27), "year": [1990 + i % 2 for i in range(27)]})
+    schema = Schema(
+        (Column(name="kind", dtype="string"), Column(name="n", dtype="int64"), Column(name="year", dtype="int32"))
+    )
+    out = write(Dataset(frame).parts(), same, tmp_path / "out", schema=schema, partition_on=["kind", "year"])
+    want = frame.select("n", "kind", pl.col("year").cast(pl.Int64)).sort("n")
+    assert all(path.relative_to(out).parts[0].startswith("kind=") for path in out.rglob("*.parquet"))
+    assert (out / "kind=__HIVE_DEFAULT_PARTITION__" / "year=1990" / "part-00000.parquet").is_file()
+    hive = pads.partitioning(pa.schema([("kind", pa.string()), ("year", pa.int64())]), flavor="hive")
+    arrow = pads.dataset(out, format="parquet", partitioning=hive, exclude_invalid_files=True).to_table()
+    assert_frame_equal(pl.from_arrow(arrow).select("n", "kind", "year").sort("n"), want)
+    polars = pl.scan_parquet(out / "**/*.parquet", hive_partitioning=True).collect()
+    assert_frame_equal(polars.select("n", "kind", "year").sort("n"), want)
+    assert_frame_equal(Dataset(out).scan().collect().select("n", "kind", pl.col("year").cast(pl.Int64)).sort("n"), want)
+    (file,) = {tuple(pl.read_parquet_schema(path)) for path in out.rglob("*.parquet")}
+    assert file == ("n",)
+    assert read_artifact(out, "features").extra == {"partition_on": ["kind", "year"]}
+    footer = pq.read_metadata(next(iter(out.rglob("*.parquet")))).metadata[b"falconet.schema"]
+    assert Schema.from_json(footer) == schema
+
+
+@pytest.mark.parametrize("shuffle", list(Shuffle))
+def test_rows_of_a_partition_keep_the_order_of_the_shuffle(source: Path, tmp_path: Path, shuffle: Shuffle) -> None:
+    options: dict[str, Any] = {"schema": SCHEMA, "shuffle": shuffle, "seed": 1, "output_files": 2}
+    parts = Dataset(source, part_size="3KB").parts()
+    whole = written(write(parts, same, tmp_path / "whole", **options))
+    dealt = write(parts, same, tmp_path / "dealt", partition_on="user", **options)
+    for i, frame in enumerate(whole):
+        for user in (0, 17, 49):
+            path = dealt / f"user={user}" / f"part-{i:05d}.parquet"
+            want = frame.filter(pl.col("user") == user).drop("user")
+            assert_frame_equal(pl.read_parquet(path, hive_partitioning=False) if path.exists() else want[:0], want)
+
+
+def test_a_value_without_a_folder_name_is_named(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"kind": ["a", ""], "n": [1, 2]})
+    schema = Schema((Column(name="kind", dtype="string"), Column(name="n", dtype="int64")))
+    with pytest.raises(DataError, match="`kind` has the value ''"):
+        write(Dataset(frame).parts(), same, tmp_path / "out", schema=schema, partition_on="kind")
+
+
+FULL_DISK = """
+import resource, sys
+import polars as pl
+from falconet.compute.local import LocalExecutor
+from falconet.errors import DataError
+from falconet.etl.dataset import Dataset
+from falconet.etl.writer import write
+from falconet.etl.types import column_of
+from falconet.schema import Schema
+
+data = Dataset(sys.argv[1])
+schema = Schema(tuple(column_of(name, dtype) for name, dtype in data.schema.items()))
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+for shuffle in ("none", "full"):
+    for reads in (None, tuple(data.schema)):
+        try:
+            write(data.parts(), lambda f: f, sys.argv[2], schema=schema, shuffle=shuffle, reads=reads, overwrite=True)
+        except DataError as error:
+            print(str(error).replace("\\n", " "))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limits of file sizes")
+def test_a_full_disk_is_one_clear_error_and_the_old_folder_stays(source: Path, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    out = write(Dataset(source).parts(), same, place / "out", schema=SCHEMA)
+    before = digests(out)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(source), str(out)], capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4, done.stdout + done.stderr
+    assert all("cannot be written" in line and "is the disk full" in line for line in lines), lines
+    assert digests(out) == before
+    assert [path.name for path in place.iterdir()] == ["out"]
+
+
+AGAIN = """
+import sys
+from falconet.compute.local import LocalExecutor
+from falconet.etl.dataset import Dataset
+from falconet.etl.types import column_of
+from falconet.etl.writer import write
+from falconet.schema import Schema
+
+data = Dataset(sys.argv[1], part_size="3KB")
+schema = Schema(tuple(column_of(name, dtype) for name, dtype in data.schema.items()))
+executor = LocalExecutor(memory="1KB")
+print("ready", flush=True)
+while True:
+    for shuffle in ("none", "full", "per_worker"):
+        for reads in (None, tuple(data.schema)):
+            write(data.parts(), lambda f: f, sys.argv[2], schema=schema, shuffle=shuffle, reads=reads, seed=1,
+                  output_files=3, executor=executor, overwrite=True)
+"""
+
+
+def test_kills_at_any_moment_leave_a_whole_folder(source: Path, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    out = write(Dataset(source).parts(), same, place / "out", schema=SCHEMA)
+    for delay in (0.03, 0.11, 0.24, 0.37):
+        process = subprocess.Popen(
+            [sys.executable, "-c", AGAIN, str(source), str(out)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert process.stdout is not None
+        with process.stdout:
+            assert process.stdout.readline() == b"ready\n"
+            time.sleep(delay)
+            process.kill()
+            process.wait()
+        read_artifact(out, "features")  # which also ends a replacement that was cut off between two renames
+        assert sorted(items(out)) == list(range(ROWS))
+    write(Dataset(source).parts(), same, out, schema=SCHEMA, overwrite=True)
+    assert [path.name for path in place.iterdir()] == ["out"]
 
 
 SLOW = """

@@ -225,5 +225,15 @@ def _store_slices(frame: pl.DataFrame, offsets: Sequence[int], path: Path) -> tu
 def _aside(path: Path) -> Iterator[Path]:
     """A name to write under, renamed at the end: the function may run a second time, or twice at once."""
     aside = path.with_name(f".tmp-{path.name}-{uuid.uuid4().hex}")
-    yield aside
-    aside.replace(path)
+    with writing(path):
+        yield aside
+        aside.replace(path)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise what the system has against writing a file as a DataError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"`{path}` cannot be written: {error}", hint="is the disk full, or read-only?") from error

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from falconet.compute.engine import collect
-from falconet.compute.exchange import Source, Transform
+from falconet.compute.exchange import Source, Transform, writing
 from falconet.compute.executor import ROW, reach, reading
 from falconet.errors import ConfigError, DataError, suggest
 from falconet.etl.order import places
@@ -125,15 +125,10 @@ class WriteFile:
     def __call__(self, file: OutputFile) -> None:
         room, name = reach(self.room), f"part-{file.index:05d}.parquet"
         frames = (self._checked(frame, name) for frame in _ahead(self.read, file.pieces))
-        try:
-            if self.layout.partition_on:
-                self._write_partitions(pl.concat(frames), name, room)
-            else:
-                self._write(frames, Path(self.folder) / name, room)
-        except OSError as error:
-            raise DataError(
-                f"`{Path(self.folder) / name}` cannot be written: {error}", hint="is the disk full, or read-only?"
-            ) from error
+        if self.layout.partition_on:
+            self._write_partitions(pl.concat(frames), name, room)
+        else:
+            self._write(frames, Path(self.folder) / name, room)
 
     def _write_partitions(self, frame: pl.DataFrame, name: str, room: Path) -> None:
         on = self.layout.partition_on
@@ -147,17 +142,18 @@ class WriteFile:
     def _write(self, frames: Iterable[pl.DataFrame], target: Path, room: Path) -> None:
         aside = room / f"{uuid.uuid4().hex}.parquet"
         layout = self.layout
-        with pq.ParquetWriter(
-            aside,
-            self._arrow_schema,
-            compression=layout.compression,
-            compression_level=layout.compression_level,
-            use_dictionary=self._dictionaries,
-        ) as writer:
-            tables = (pa.Table.from_arrays(f.to_arrow().columns, schema=self._arrow_schema) for f in frames)
-            for table in _row_groups(tables, layout.row_group_size):
-                writer.write_table(table, row_group_size=layout.row_group_size)
-        aside.replace(target)
+        with writing(target):
+            with pq.ParquetWriter(
+                aside,
+                self._arrow_schema,
+                compression=layout.compression,
+                compression_level=layout.compression_level,
+                use_dictionary=self._dictionaries,
+            ) as writer:
+                tables = (pa.Table.from_arrays(f.to_arrow().columns, schema=self._arrow_schema) for f in frames)
+                for table in _row_groups(tables, layout.row_group_size):
+                    writer.write_table(table, row_group_size=layout.row_group_size)
+            aside.replace(target)
 
     @property
     def _arrow_schema(self) -> pa.Schema:

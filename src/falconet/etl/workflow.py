@@ -227,6 +227,17 @@ class FittedWorkflow:
                 exprs.append(pl.col(column.name).list.eval(value) if column.is_list else value.alias(column.name))
         return frame.with_columns(exprs)
 
+    def vocabulary(self, column: str) -> pl.DataFrame:
+        """The `code`, `value` and `count` of each value of a categorical column, as `Categorify(vocabs=...)` takes it.
+
+        Raises ColumnNotFoundError for a name that no output has, SchemaError where no Categorify made the column.
+        """
+        if column not in self.schema.names:
+            raise ColumnNotFoundError.of(column, self.schema.names, where="the workflow's output")
+        if not (found := self._categories(self.schema[column])):
+            raise SchemaError(f"`{column}` has no vocabulary", hint="only what Categorify made has one")
+        return found[-1].vocabulary()
+
     def _categories(self, column: Column) -> list[Categories]:
         """The vocabularies that may have made a column of codes: those of its domain, of which the one that has its
         name is the one. Vocabularies of one table have different codes. Raises SchemaError where their values are of

@@ -26,7 +26,7 @@ from falconet.progress import note
 
 ROW_BYTES = 64  # of states, for each row of data: where the budget has that much there is no need to look
 BATCH = 32  # parts that are merged before one looks how large their states have become
-SLICE_SHARE = 8  # a slice is that part of the budget: merging takes several times its size
+SHARE = 8  # of the budget, for what is merged at once: Polars takes that many times its size to do it
 SLICES = 4096  # and there are at the most so many
 _SLICE = "__slice__"
 _PLAIN = pl.CompatLevel.oldest()  # strings with offsets: views bring the strings of all other rows along
@@ -43,8 +43,8 @@ def learn(
 ) -> States:
     """The merged states of all parts. `of` says whose they are; `folder` is free for files, and may go afterwards.
 
-    Where merged states take more than half of the executor's budget, those that can be cut go through files. Of these
-    the result stays in files as well, seen as memory, when it is larger than that.
+    Where merged states outgrow their share of the executor's budget, those that can be cut go through files. Of these
+    the result is a file as well, seen as memory, when it is larger than half of the budget.
     """
     merge = _Merge(tuple(op for op, _ in of))
     by = {i: columns for i, (op, group) in enumerate(of) if (columns := op.slice_by(group))}
@@ -56,10 +56,10 @@ def learn(
     taken = min(batch, len(parts))
     while taken < len(parts):
         size = sum(int(states[i].estimated_size()) for i in by)
-        if size > executor.budget // 2:
+        if size > executor.budget // SHARE:
             seen = max(1, sum(part.rows for part in parts[:taken]))
             return _spilled(one, of, by, parts[taken:], executor, folder, states, size * rows // seen)
-        batch = max(executor.workers, executor.budget // (size // taken + 1))
+        batch = max(executor.workers, executor.budget // SHARE // (size // taken + 1))
         states = merge([states, executor.map_reduce(one, parts[taken : taken + batch], merge)])
         taken += batch
     return states
@@ -96,7 +96,7 @@ def _spilled(
 
 def _slices(size: int, budget: int) -> int:
     """How many slices so many bytes are cut into."""
-    return min(SLICES, max(2, -(-size * SLICE_SHARE // budget)))
+    return min(SLICES, max(2, -(-size * SHARE // budget)))
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def together(slices: Sequence[_Piece], by: Sequence[str], budget: int, folder: P
     """Merged slices as one frame, sorted by some columns. What is larger than the budget is a file seen as memory."""
     size = sum(piece.size for piece in slices)
     if size <= budget:
-        whole = pl.concat([piece.read() for piece in slices]).sort(by)
+        whole = pl.concat([piece.read() for piece in slices]).sort(by, maintain_order=True)
     else:
         whole = _sorted_on_disk(slices, by, _slices(size, budget), folder)
     for piece in slices:
@@ -210,7 +210,11 @@ def _sorted_on_disk(slices: Sequence[_Piece], by: Sequence[str], ranges: int, fo
     with pa.OSFile(str(path), "wb") as sink, ExitStack() as stack:
         writer = None
         for pieces in zip(*cut, strict=True):
-            table = pl.concat([piece.read() for piece in pieces]).sort(by).to_arrow(compat_level=_PLAIN)
+            table = (
+                pl.concat([piece.read() for piece in pieces])
+                .sort(by, maintain_order=True)
+                .to_arrow(compat_level=_PLAIN)
+            )
             writer = writer or stack.enter_context(pa.ipc.new_stream(sink, table.schema))
             writer.write_table(table)
     for pieces in cut:
@@ -224,7 +228,7 @@ def _sorted_on_disk(slices: Sequence[_Piece], by: Sequence[str], ranges: int, fo
 
 
 def _cut_at(piece: _Piece, by: Sequence[str], borders: pl.Series, folder: Path) -> tuple[_Piece, ...]:
-    state = piece.read().sort(by)
+    state = piece.read().sort(by, maintain_order=True)
     edges = [0, *state[by[0]].search_sorted(borders).to_list(), state.height]
     return _store(state, edges, folder / f"{uuid.uuid4().hex}.arrows")
 

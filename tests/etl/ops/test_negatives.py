@@ -193,13 +193,13 @@ def test_codes_need_to_say_which_are_reserved() -> None:
         fl.Workflow(node).fit(fl.Dataset(EVENTS))
 
 
-def test_times_of_another_unit_are_compared_as_times() -> None:
+def test_times_are_compared_as_times_of_one_unit() -> None:
     times = [dt.datetime(2020, 1, day) for day in (1, 2, 3)]
-    train = pl.DataFrame(
-        {"user": [1, 2, 3], "item": ["a", "b", "c"], "time": pl.Series(times, dtype=pl.Datetime("ms"))}
-    )
-    frame = pl.DataFrame({"user": [1], "item": ["a"], "time": times[1:2]}).cast({"time": pl.Datetime("ms")})
+    train = pl.DataFrame({"user": [1, 2, 3], "item": ["a", "b", "c"], "time": times})
+    frame = pl.DataFrame({"user": [1], "item": ["a"], "time": times[1:2]})
     assert sample(frame, train, time="time")["item"].to_list() == ["a", "b"]
+    with pytest.raises(SchemaError, match=r"`time` is Datetime.*NegativeSamples was fitted on Datetime"):
+        sample(frame.cast({"time": pl.Datetime("ms")}), train, time="time")
 
 
 def test_settings_that_mean_nothing_say_so() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from falconet.compute.executor import ROW
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.etl.op import OPS, FrameOp, Group, StatOp
-from falconet.etl.spans import Ints, bisect, comparable, numbers, ranges, spans
+from falconet.etl.spans import Ints, bisect, comparable, numbers, ranges, spans, spans_of
 from falconet.etl.table import matching, one_value
 from falconet.etl.types import polars_type
 from falconet.schema import Column, Tag
@@ -138,7 +138,7 @@ class Histories(FrameOp):
         return {**outputs, self.plan.name: replace(made, tags=tags, nullable=False, **of_item)}  # type: ignore[arg-type]
 
     def _look_up(self, frame: pl.DataFrame) -> pl.DataFrame:
-        start, end = self._spans_of(frame)
+        start, end = spans_of(frame, self.plan.key, self._spans)
         asked = self._own(frame) if self.plan.time is None else self._asked(frame)
         histories: Callable[[pl.DataFrame, Ints, Ints], tuple[pl.Series, Ints]]
         histories = self._others if self.plan.time is None else self._earlier
@@ -150,13 +150,6 @@ class Histories(FrameOp):
             # All columns in the same pieces: Polars copies those that are not when it hands them on.
             made.append(frame[of].rechunk().with_columns(items.alias(self.plan.name)))
         return pl.concat(made)
-
-    def _spans_of(self, frame: pl.DataFrame) -> tuple[Ints, Ints]:
-        """Per row from where to where its key's events are; 0 to 0 for an unknown key."""
-        key = self.plan.key
-        asked = frame.lazy().select(key=matching(pl.col(key), frame.schema[key], self._spans.schema["key"], key))
-        found = asked.join(self._spans.lazy(), on="key", how="left", maintain_order="left").collect()
-        return found["start"].fill_null(0).to_numpy(), found["end"].fill_null(0).to_numpy()
 
     def _asked(self, frame: pl.DataFrame) -> pl.DataFrame:
         """What a row's events must be before: `time`, null for all of them, and the number of its `row`, if asked."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from falconet.compute.executor import ROW
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.etl.op import OPS, FrameOp, Group, Rows, StatOp
-from falconet.etl.spans import Ints, bisect, comparable, numbers, spans
-from falconet.etl.table import matching, one_value
+from falconet.etl.spans import Ints, bisect, comparable, numbers, spans, spans_of
+from falconet.etl.table import one_value
 from falconet.hashing import MASK, P, hash_uint64, splitmix64, stable_hash
 from falconet.schema import Column, Tag
 
@@ -255,10 +255,7 @@ class Negatives(FrameOp):
         if not self.plan.exclude_taken:
             nothing = np.zeros(len(frame), np.int64)
             return replace(self._taken, begin=nothing, end=nothing)
-        user, known = self.plan.user, self._users
-        asked = frame.lazy().select(key=matching(pl.col(user), frame.schema[user], known.schema["key"], user))
-        found = asked.join(known.lazy(), on="key", how="left", maintain_order="left").collect()
-        begin, end = (found[name].fill_null(0).to_numpy() for name in ("start", "end"))
+        begin, end = spans_of(frame, self.plan.user, self._users)
         return replace(self._taken, begin=begin, end=end)
 
     @cached_property

@@ -47,10 +47,24 @@ class _OfEvents(KeyedOp):
         """The columns that are read beside the selected ones."""
         return tuple(dict.fromkeys((*self.key, *self.order)))
 
+    def checked(self, frame: pl.LazyFrame) -> pl.Schema:
+        """The types of the columns that are read, each with one value per row."""
+        one_value(frame, self.also, type(self).__name__)
+        return frame.select(self.also).collect_schema()
+
+    def of_somebody(self, x: pl.Expr, types: pl.Schema) -> pl.Expr:
+        """`x` where the key is known, else null."""
+        return pl.when(pl.all_horizontal(_known(name, types[name]) for name in self.key)).then(x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Adds(_OfEvents):
+    """Those that add columns to the selected ones."""
+
     @property
     @abstractmethod
     def adds(self) -> tuple[str, ...]:
-        """The new columns. The selected ones come out as they are."""
+        """The new columns."""
 
     def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         for name in self.adds:
@@ -64,15 +78,6 @@ class _OfEvents(KeyedOp):
 
     def untouched(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         return columns
-
-    def checked(self, frame: pl.LazyFrame) -> pl.Schema:
-        """The types of the columns that are read, each with one value per row."""
-        one_value(frame, self.also, type(self).__name__)
-        return frame.select(self.also).collect_schema()
-
-    def of_somebody(self, x: pl.Expr, types: pl.Schema) -> pl.Expr:
-        """`x` where the key is known, else null."""
-        return pl.when(pl.all_horizontal(_known(name, types[name]) for name in self.key)).then(x)
 
 
 @OPS.register()
@@ -106,10 +111,6 @@ class DifferenceLag(_OfEvents):
     def order(self) -> tuple[str, ...]:
         return as_tuple(self.sort_cols)
 
-    @property
-    def adds(self) -> tuple[str, ...]:
-        return ()
-
     def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         made = {
             f"{name}_difference_lag_{s}": tuple(dict.fromkeys((name, *self.also)))
@@ -140,7 +141,7 @@ class DifferenceLag(_OfEvents):
 
 @OPS.register()
 @dataclass(frozen=True, kw_only=True)
-class TimeSince(_OfEvents):
+class TimeSince(_Adds):
     """The time since the key's event before this one, as the column `name`.
 
     With `item` also the time since the key's event before this one with the same item, as `<name>_<item>`. Events of
@@ -181,7 +182,7 @@ class TimeSince(_OfEvents):
 
 @OPS.register()
 @dataclass(frozen=True, kw_only=True)
-class Position(_OfEvents):
+class Position(_Adds):
     """Which of its key's rows this one is, from 1 on, as the Int64 column `name`.
 
     Rows are in the order of `sort_cols`, then of their row numbers. With `partition_cols=["user", "item"]` it is one
@@ -211,7 +212,7 @@ class Position(_OfEvents):
 
 @OPS.register()
 @dataclass(frozen=True, kw_only=True)
-class Session(_OfEvents):
+class Session(_Adds):
     """Events of a key with no more than `gap` between one and the next, as two columns.
 
     `<name>` (Int64) counts the sessions of a key from 1 on. `<name>_id` (UInt64, tags session and id) is the number of

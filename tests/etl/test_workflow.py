@@ -490,3 +490,10 @@ def test_a_graph_that_means_nothing_is_refused(old: str, new: str, tmp_path: Pat
     reseal(saved)
     with pytest.raises(ArtifactError, match="is damaged"):
         fl.Workflow.load(saved)
+
+
+def test_a_fit_that_leaves_no_output_says_why() -> None:
+    with pytest.raises(DataError, match="no output is left: what the data says leaves out word"):
+        fl.Workflow(["word"] >> ops.Categorify() >> ops.DropLowCardinality()).fit(
+            fl.Dataset(pl.DataFrame({"word": ["a", None]}))
+        )

@@ -73,6 +73,11 @@ class Workflow:
         dropped = dropped_outputs(plan, bind(plan, fitted.states), inputs)
         if not dropped:
             return fitted
+        if len(dropped) == len(plan.outputs):
+            raise DataError(
+                f"no output is left: what the data says leaves out {', '.join(dropped)}",
+                hint="`DropLowCardinality` with a smaller `min_cardinality` keeps some",
+            )
         note(f"fit: left out, because of what the data says: {', '.join(dropped)}")
         return fitted.prune(without=dropped)
 

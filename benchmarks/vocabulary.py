@@ -31,6 +31,7 @@ from falconet.progress import set_quiet
 
 WORK = "fit of Categorify on distinct 64-bit ids in a process with a memory budget, beside one without"
 CHUNK = 1 << 20
+STEPS = ("fit", "save", "transform")
 
 
 def generate(ids: int, out: Path) -> None:
@@ -85,6 +86,11 @@ def child(data: Path, out: Path, memory: str, part_size: str) -> dict[str, Any]:
     return found
 
 
+def say(name: str, found: dict[str, Any]) -> None:
+    steps = (f"{step} {found[f'{step}_s']:.1f} s, {found[f'{step}_mb']:,.0f} MB" for step in STEPS)
+    print(f"{name}: start {found['start_mb']:,.0f} MB;", "; ".join(steps), flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ids", type=int, default=20_000_000)
@@ -107,12 +113,13 @@ def main() -> int:
     try:
         generate(ids, folder / "data")
         bounded = child(folder / "data", folder / "bounded", memory, part_size)
-        free = bounded if options.bounded_only else child(folder / "data", folder / "free", "none", part_size)
+        say("budget " + memory, bounded)
+        free = bounded
+        if not options.bounded_only:
+            free = child(folder / "data", folder / "free", "none", part_size)
+            say("no budget", free)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    for name, found in (("budget " + memory, bounded), ("no budget", free)):
-        steps = (f"{step} {found[f'{step}_s']:.1f} s, {found[f'{step}_mb']:,.0f} MB" for step in STEPS)
-        print(f"{name}: start {found['start_mb']:,.0f} MB;", "; ".join(steps))
     wrong = [name for name in ("vocabulary", "codes", "cardinality") if bounded[name] != free[name]]
     if wrong or bounded["cardinality"] != ids + 3:
         print(f"not equal: {', '.join(wrong) or 'the number of ids'}")
@@ -127,8 +134,6 @@ def main() -> int:
         print(json.dumps({"work": WORK, "machine": machine, "versions": versions, "figures": figures}))
     return 0
 
-
-STEPS = ("fit", "save", "transform")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -111,7 +111,7 @@ def test_what_fits_stays_in_memory(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_state_that_saturates_stays_in_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each part alone is small, and so is their whole: the budget is one of merged states."""
     frame = pl.DataFrame({"x": [i % 20 for i in range(5000)]})
-    (x, _) = counts(frame, [("x",)], tmp_path, 50, LocalExecutor(memory=4 * 1000))
+    (x, _) = counts(frame, [("x",)], tmp_path, 50, LocalExecutor(memory=4 * 4000))
     assert_frame_equal(x, want(frame, ("x",)))
     assert capsys.readouterr().err == ""
 

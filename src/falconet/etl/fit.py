@@ -100,7 +100,8 @@ def fit(
     bound = {step.id: bind_step(step, states) for step in plan.steps if not isinstance(step.op, StatOp)}
     stage = Stage(tuple(parts), Given.of(inputs))
     with stage_folder() as folder:
-        for move in schedule(plan):
+        moves = schedule(plan)
+        for number, move in enumerate(moves, 1):
             if isinstance(move, Regroup):
                 stage = pass_by(plan, move.step, move.needed, bound, stage, executor, folder)
                 continue
@@ -111,8 +112,8 @@ def fit(
             for step, key, state in zip(one.owners, one.keys, found, strict=True):
                 assert isinstance(step.op, StatOp)
                 states[key] = state if known is None else step.op.grow(known[key], state)
-            for step in move:
-                bound[step.id] = bind_step(step, states)
+            if number < len(moves):  # large vocabularies are made ready where they are used, and only there
+                bound.update((step.id, bind_step(step, states)) for step in move)
     return states
 
 
@@ -145,10 +146,11 @@ def rehearse(plan: Plan, bound: Mapping[int, Bound], inputs: Inputs) -> Describe
     return state
 
 
-def dropped_outputs(plan: Plan, bound: Mapping[int, Bound], inputs: Inputs) -> list[str]:
+def dropped_outputs(plan: Plan, states: States, inputs: Inputs) -> list[str]:
     """The outputs that operators drop once they know what the fit says of their inputs, and what is made of them."""
     if all(type(step.op).drops is Op.drops for step in plan.steps):
         return []
+    bound = bind(plan, states)
     columns = run(plan, bound, _no_rows(bound, inputs), Given.of(inputs), keep=True).columns
     gone: set[Ref] = set()
     for step in plan.steps:

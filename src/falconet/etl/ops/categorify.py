@@ -11,7 +11,7 @@ import polars as pl
 
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.etl.categories import Categories, ColumnCategories, CombinedCategories
-from falconet.etl.codes import FIRST, code_type
+from falconet.etl.codes import FIRST, by_count, code_type
 from falconet.etl.op import OPS, Group, Op, StatOp, freeze
 from falconet.etl.table import as_frame, flatten, one_value, plain
 from falconet.etl.types import element
@@ -238,9 +238,10 @@ class Categorify(StatOp):
             place, since = state.columns[-2:]
             rows = state.drop_nulls(place).sort(place).select(*keys, size, pl.col(since).alias("since"))
         else:
-            enough = state.filter(pl.col(size) >= _of(self.freq_threshold, domain))
-            # The state is sorted by value, so a stable sort by count leaves ties in the order of their values.
-            kept = enough.sort(size, descending=True, maintain_order=True).slice(0, self._room(domain))
+            least = _of(self.freq_threshold, domain)
+            enough = state if least <= 1 else state.filter(pl.col(size) >= least)
+            # The state is sorted by value, so ties, which stay in their order, are in that of their values.
+            kept = enough[by_count(enough[size]).slice(0, self._room(domain))]
             rows = kept.with_columns(since=_at_first)
         return _Learned(domain, keys, rows)
 

@@ -236,3 +236,13 @@ def test_a_server_is_told_that_one_row_becomes_several() -> None:
     fitted = fl.Workflow(["user", "item"] >> ops.NegativeSamples(user="user", item="item")).fit(fl.Dataset(EVENTS))
     with pytest.raises(DataError, match="`NegativeSamples` makes several rows"):
         fitted.online()({"user": 1, "item": "a"})
+
+
+@pytest.mark.parametrize("exclude_taken", [True, False])
+def test_slices_of_the_state_merge_to_the_whole(exclude_taken: bool) -> None:
+    op = ops.NegativeSamples(user="user", item="item", time="time", exclude_taken=exclude_taken)
+    group = ("user", "item", "time")
+    pieces = [op.partial(EVENTS[at : at + 2].lazy(), group).collect() for at in range(0, 8, 2)]
+    by = op.slice_by(group)
+    slices = [op.merge([p.filter(pl.struct(by).hash() % 3 == number) for p in pieces]) for number in range(3)]
+    same(pl.concat(slices).sort(by), op.merge(pieces))

@@ -101,9 +101,10 @@ class Network(nn.Module):
     def __init__(self, image: Tensor, classes: int) -> None:
         super().__init__()
         channels, height, width = image.shape
+        # No biases before BatchNorm, which takes them out again: their gradient would be rounding alone.
         self.backbone = nn.Sequential(
-            nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Conv2d(channels, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
         )  # fmt: skip
         self.head = nn.Linear(16 * (height // 4) * (width // 4), classes)
 

@@ -45,7 +45,7 @@ class _Compiler:
             return _constant(_evaluate(expressions.from_tree(tree)))
         ((kind, body),) = tree.items()
         if kind == "Column":
-            return operator.itemgetter(body)
+            return _integer(body, self._types[body]) if self._types[body].is_integer() else operator.itemgetter(body)
         if kind == "Alias":
             return self.run(body[0])
         if kind == "BinaryExpr":
@@ -221,6 +221,19 @@ def _reckons(dtype: pl.DataType) -> bool:
 def _evaluate(expr: pl.Expr) -> Any:
     value = pl.select(expr.alias("x"))["x"]
     return value.item()
+
+
+def _integer(name: str, dtype: pl.DataType) -> Run:
+    """An integer of the row. Raises ValueError for what a column of the type could not hold."""
+    least, most = bounds(dtype)
+
+    def run(row: Row) -> int | None:
+        x: int | None = row[name]
+        if x is not None and not (isinstance(x, int) and least <= x <= most):
+            raise ValueError(f"{x} does not fit {dtype}")
+        return x
+
+    return run
 
 
 def _constant(value: Any) -> Run:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-import pandas as pd
 import polars as pl
 import pytest
 
 import falconet as fl
 from falconet import ops
-from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
-from falconet.testing.contracts import OpContract, StatOpContract, same, write_parts
+from falconet.errors import ConfigError, SchemaError
+from falconet.testing.contracts import OpContract, StatOpContract, same
 
 MOVIES = pl.DataFrame({"movie": [10, 20, 30], "genres": [["a", "b"], [], ["a"]], "year": [1990, None, 2001]})
 
@@ -20,22 +19,6 @@ MOVIES = pl.DataFrame({"movie": [10, 20, 30], "genres": [["a", "b"], [], ["a"]],
 def apply(node: object, frame: pl.DataFrame, train: pl.DataFrame | None = None) -> pl.DataFrame:
     """A graph fitted on `train` (or the frame itself) and applied to the frame."""
     return fl.Workflow(node).fit(fl.Dataset(frame if train is None else train)).transform(frame)
-
-
-class TestCategorify(StatOpContract):
-    op = ops.Categorify()
-    frame = pl.DataFrame({"name": ["b", "b", "a", "a", "c", "c", None, "z"], "size": [1, 5, 5, 5, None, 7, 1, 1]})
-
-
-class TestCategorifyLists(StatOpContract):
-    op = ops.Categorify(freq_threshold=2)
-    frame = pl.DataFrame({"tags": [["a", "b"], [], None, ["a", None], ["c", "c"], ["a"]]})
-
-
-class TestCategorifyGroup(StatOpContract):
-    op = ops.Categorify()
-    frame = pl.DataFrame({"user": [1, 2, 3, 1], "friend": [[3, 3], [9], None, []], "city": ["x", "y", "x", None]})
-    columns = (["user", "friend"], "city")
 
 
 class TestHistory(StatOpContract):
@@ -72,115 +55,6 @@ class TestSplitLast(OpContract):
 class TestSplitTime(OpContract):
     op = ops.Split(kind="time", time="time", ratio=0.5)
     frame = pl.DataFrame({"time": [5, 1, 9, 5, 7, None]})
-
-
-# Categorify
-
-
-def test_codes_go_by_count_and_ties_by_value() -> None:
-    frame = pl.DataFrame({"x": ["b", "b", "a", "a", "c", "c", "d", None]})
-    assert apply(["x"] >> ops.Categorify(), frame)["x"].to_list() == [4, 4, 3, 3, 5, 5, 6, 1]
-
-
-def test_ties_of_strings_go_by_their_bytes() -> None:
-    frame = pl.DataFrame({"x": ["é", "z", "Z", "a"]})
-    assert apply(["x"] >> ops.Categorify(), frame)["x"].to_list() == [6, 5, 3, 4]
-
-
-def test_rare_values_are_out_of_vocabulary() -> None:
-    frame = pl.DataFrame({"x": [1, 1, 2, 3, 3], "y": [1, 1, 2, 3, 3]})
-    got = apply(["x", "y"] >> ops.Categorify(freq_threshold={"x": 2}), frame)
-    assert got["x"].to_list() == [3, 3, 2, 4, 4]
-    assert got["y"].to_list() == [3, 3, 5, 4, 4]
-
-
-def test_a_threshold_for_a_column_that_is_not_there_suggests_the_close_name() -> None:
-    with pytest.raises(ColumnNotFoundError, match="did you mean `movie`"):
-        fl.Workflow(["movie"] >> ops.Categorify(freq_threshold={"moovie": 2})).fit(fl.Dataset(MOVIES))
-
-
-def test_null_nan_unknown_and_known_are_told_apart() -> None:
-    train = pl.DataFrame({"x": ["a", "b", None]})
-    new = pl.DataFrame({"x": [None, "c", "b", "a"]})
-    assert apply(["x"] >> ops.Categorify(), new, train)["x"].to_list() == [1, 2, 4, 3]
-
-
-def test_transform_of_all_null_and_of_no_rows() -> None:
-    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(pl.DataFrame({"x": ["a", "b", None]})))
-    assert fitted.transform(pl.DataFrame({"x": [None, None]}))["x"].to_list() == [1, 1]
-    assert fitted.transform(pl.DataFrame({"x": []}, schema={"x": pl.String})).schema == {"x": pl.Int32}
-
-
-def test_an_all_null_column_has_the_three_reserved_codes() -> None:
-    data = fl.Dataset(pl.DataFrame({"x": [None, None]}, schema={"x": pl.String}))
-    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(data)
-    assert fitted.schema["x"].cardinality == 3
-    assert fitted.transform(pl.DataFrame({"x": ["a", None]}))["x"].to_list() == [2, 1]
-
-
-def test_fitting_on_no_rows_is_refused() -> None:
-    with pytest.raises(DataError, match="cannot fit on no rows"):
-        fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(pl.DataFrame({"x": []}, schema={"x": pl.String})))
-
-
-def test_the_index_of_a_pandas_frame_changes_nothing() -> None:
-    frame = pd.DataFrame({"x": ["a", None, "b", "a"]}, index=[10, 0, 1, 2])
-    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(frame))
-    assert fitted.transform(frame)["x"].to_list() == [3, 1, 4, 3]
-    more = pd.DataFrame({"x": ["z", "a", None, "b", "a"], "keep": [0, 1, 1, 1, 1]}, index=[7, 10, 0, 1, 2])
-    kept = ["x", "keep"] >> ops.Filter(lambda row: row["keep"] == 1)
-    assert apply(kept["x"] >> ops.Categorify(), more)["x"].to_list() == [3, 1, 4, 3]  # type: ignore[arg-type]
-
-
-def test_lists_are_coded_element_by_element() -> None:
-    frame = pl.DataFrame({"x": [["a", "b"], [], None, ["a", None]]})
-    assert apply(["x"] >> ops.Categorify(), frame)["x"].to_list() == [[3, 4], [], [1], [3, 1]]
-
-
-def test_a_part_with_only_empty_lists(tmp_path: Path) -> None:
-    frame = pl.DataFrame({"x": [[], [], ["a", "b"], ["a"]]}, schema={"x": pl.List(pl.String)})
-    data = write_parts(frame, (2,), tmp_path)
-    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(data)
-    assert fitted.transform(data).collect()["x"].to_list() == [[], [], [3, 4], [3]]
-    assert fitted.transform(frame).schema == {"x": pl.List(pl.Int32)}
-
-
-def test_a_group_shares_one_vocabulary() -> None:
-    frame = pl.DataFrame({"user": [1, 2, 2], "friend": [2, 9, 1]})
-    fitted = fl.Workflow([["user", "friend"]] >> ops.Categorify()).fit(fl.Dataset(frame))
-    assert fitted.transform(frame).to_dict(as_series=False) == {"user": [4, 3, 3], "friend": [3, 5, 4]}
-    assert [(c.domain, c.cardinality) for c in fitted.schema] == [("user_friend", 6)] * 2
-    only = fitted.prune(["friend"])
-    assert only.transform(frame)["friend"].to_list() == [3, 5, 4]
-
-
-def test_integers_at_fit_and_floats_at_transform() -> None:
-    train = pl.DataFrame({"x": pl.Series([1, 1, 2], dtype=pl.Int16)})
-    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(train))
-    new = pd.DataFrame({"x": [1.0, None, 2.0, 1.5, float("nan")]})
-    assert fitted.transform(new)["x"].to_list() == [3, 1, 4, 2, 1]
-    big = pl.DataFrame({"x": [2**40, 2, -1]})
-    assert fitted.transform(big)["x"].to_list() == [2, 4, 2]
-
-
-def test_floats_at_fit_and_integers_at_transform() -> None:
-    train = pd.DataFrame({"x": [1.0, 1.0, None, 0.5, -0.0]})
-    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(train))
-    assert fitted.transform(pl.DataFrame({"x": [1, 0, 7]}))["x"].to_list() == [3, 4, 2]
-
-
-def test_strings_for_numbers_are_refused_before_data_is_read() -> None:
-    fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(pl.DataFrame({"x": [1, 2]})))
-    with pytest.raises(SchemaError, match="no value could be equal"):
-        fitted.transform(pl.DataFrame({"x": ["1"]}))
-
-
-def test_inverse_gives_values_back() -> None:
-    categorify = ops.Categorify()
-    frame = pl.DataFrame({"x": ["a", "b", "b", None]})
-    fitted = categorify.finish(categorify.partial(frame.lazy(), ("x",)).collect())
-    codes = pl.DataFrame({"code": [0, 1, 2, 3, 4, 99]})
-    assert codes.select(fitted.inverse(pl.col("code"))).to_series().to_list() == [None, None, None, "b", "a", None]
 
 
 # JoinExternal
@@ -237,13 +111,6 @@ def test_categories_that_appear_inside_a_graph_are_strings(tmp_path: Path) -> No
     ]
     assert set(got.dtypes) == {pl.String, pl.List(pl.Int64)}
     assert apply(binned >> ops.Categorify(), frame)["n"].to_list() == [4, 3]
-
-
-def test_columns_that_share_no_value_cannot_share_a_vocabulary() -> None:
-    frame = pl.DataFrame({"a": [1, 2], "b": ["x", "y"], "nothing": [None, None]})
-    with pytest.raises(SchemaError, match=r"cannot give `a` \(Int64\) and `b` \(String\) one vocabulary"):
-        apply([["a", "b"]] >> ops.Categorify(), frame)
-    assert apply([["nothing", "a"]] >> ops.Categorify(), frame)["nothing"].to_list() == [1, 1]
 
 
 @pytest.mark.parametrize(

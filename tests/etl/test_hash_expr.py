@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from falconet.errors import SchemaError
-from falconet.etl.hash_expr import hash_columns, hash_expr
+from falconet.etl.hash_expr import hash_expr, with_hash
 from falconet.hashing import stable_hash
 
 
@@ -76,7 +76,8 @@ def test_an_instant_has_one_hash_in_every_unit_and_zone(unit: pl.datatypes.TimeU
 
 def test_several_columns_hash_as_a_tuple_does() -> None:
     names = ["text", "float", "number"]
-    got = MIXED.select(hash_columns([hash_expr(pl.col(name), 3, MIXED.schema[name]) for name in names])).to_series()
+    hashes = [hash_expr(pl.col(name), 3, MIXED.schema[name]) for name in names]
+    got = with_hash(MIXED.lazy(), hashes, "hash").collect()["hash"]
     assert got.to_list() == [stable_hash(row, 3) for row in MIXED.select(names).rows()]
 
 

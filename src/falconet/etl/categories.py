@@ -10,12 +10,14 @@ from typing import Any
 import polars as pl
 
 from falconet.etl.codes import FIRST, NULL, coded, coded_value, describe_codes, missing, shared_tags
-from falconet.etl.hash_expr import hash_columns, hash_expr
+from falconet.etl.hash_expr import hash_expr, with_hash
 from falconet.etl.lookup import Lookup
 from falconet.etl.op import ColumnOp, FrameOp, Op
 from falconet.etl.table import matching, one_value
 from falconet.hashing import hash_tuple, stable_hash
 from falconet.schema import Column
+
+_FOUND, _HASH = "__found__", "__hash__"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,23 +113,31 @@ class CombinedCategories(Categories, FrameOp):
     def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
         one_value(frame, columns, "a combination of Categorify")
         types = frame.select(columns).collect_schema()
-        gone = {name: missing(pl.col(name), types[name]) for name in columns}
-        places, hashes = [], []
-        for name, lookup in zip(columns, self._members, strict=True):
-            known = lookup.values.dtype
-            x = matching(pl.col(name), types[name], known, name) if len(lookup.values) else pl.col(name)
-            places.append(pl.when(gone[name]).then(0).otherwise(lookup.expr(x)).cast(pl.Int64))
-            if self.oov > 1:
-                temporal = len(lookup.values) and types[name].is_temporal()
-                hashed = hash_expr(x, dtype=known) if temporal else hash_expr(pl.col(name), dtype=types[name])
-                hashes.append(hashed.fill_null(0))
-        found = places[0]
+        gone = [missing(pl.col(name), types[name]) for name in columns]
+        places = []
+        for name, lookup, is_gone in zip(columns, self._members, gone, strict=True):
+            x = pl.col(name)
+            known = matching(x, types[name], lookup.values.dtype, name) if len(lookup.values) else x
+            places.append(pl.when(is_gone).then(0).otherwise(lookup.expr(known)).cast(pl.Int64))
+        # Each step is a column of the frame: as one expression, which has its parts several times, it would explode.
+        frame = frame.with_columns(places[0].alias(_FOUND))
         for place, lookup, size in zip(places[1:], self._pairs, self._sizes[1:], strict=True):
-            found = lookup.expr(found * size + place)
-        other = pl.lit(FIRST, dtype=self.codes.dtype) if self.oov == 1 else self._bucket(hash_columns(hashes))
+            frame = frame.with_columns((pl.col(_FOUND) * size + place).alias(_FOUND))
+            frame = frame.with_columns(lookup.expr(pl.col(_FOUND)).alias(_FOUND))
+        other = pl.lit(FIRST, dtype=self.codes.dtype)
+        if self.oov > 1:
+            frame = with_hash(frame, [self._hash(name, types[name]) for name in columns], _HASH)
+            other = self._bucket(pl.col(_HASH))
         null = pl.lit(NULL, dtype=self.codes.dtype)
-        code = pl.when(pl.all_horizontal(*gone.values())).then(null).otherwise(found.fill_null(other))
-        return frame.with_columns(code.alias(self.name))
+        code = pl.when(pl.all_horizontal(gone)).then(null).otherwise(pl.col(_FOUND).fill_null(other))
+        return frame.with_columns(code.alias(self.name)).drop(_FOUND, _HASH, strict=False)
+
+    def _hash(self, name: str, dtype: pl.DataType) -> pl.Expr:
+        """The hash of a member, as the type that the vocabulary has it in; 0 for null."""
+        known = self.values.struct.field(name).dtype
+        if dtype.is_temporal() and known.is_temporal():
+            return hash_expr(pl.col(name).cast(known), dtype=known).fill_null(0)
+        return hash_expr(pl.col(name), dtype=dtype).fill_null(0)
 
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
         column = replace(outputs[self.name], tags=shared_tags(inputs))

@@ -27,12 +27,16 @@ def hash_expr(expr: pl.Expr, seed: int = 0, dtype: pl.DataType | None = None) ->
     return splitmix_expr(bits ^ _uint64(splitmix64(seed & MASK)))
 
 
-def hash_columns(hashes: Sequence[pl.Expr]) -> pl.Expr:
-    """UInt64: `stable_hash` of the tuple of several columns, from the hash of each; null where one of them is."""
-    h = hashes[0]
+def with_hash(frame: pl.LazyFrame, hashes: Sequence[pl.Expr], name: str) -> pl.LazyFrame:
+    """The frame and `stable_hash` of the tuple of several columns, from the hash of each; null where one of them is.
+
+    Mixing has its argument twice, three times over, so every step is a column: one expression would explode.
+    """
+    frame = frame.with_columns(hashes[0].alias(name))
     for one in hashes[1:]:
-        h = splitmix_expr(h * _uint64(P) + one)
-    return h
+        frame = frame.with_columns((pl.col(name) * _uint64(P) + one).alias(name))
+        frame = frame.with_columns(splitmix_expr(pl.col(name)).alias(name))
+    return frame
 
 
 def splitmix_expr(x: pl.Expr) -> pl.Expr:

@@ -10,7 +10,7 @@ import polars as pl
 
 from falconet.errors import ColumnNotFoundError, ConfigError
 from falconet.etl.codes import FIRST, NULL, code_type, coded, coded_value, describe_codes, shared_tags
-from falconet.etl.hash_expr import hash_columns, hash_expr
+from falconet.etl.hash_expr import hash_expr, with_hash
 from falconet.etl.op import OPS, ColumnOp, FrameOp, freeze
 from falconet.etl.table import one_value
 from falconet.hashing import stable_hash
@@ -108,9 +108,9 @@ class HashedCross(FrameOp):
         types = frame.select(columns).collect_schema()
         buckets = self._buckets(columns)
         out = code_type(FIRST + buckets)
-        hashed = hash_columns([hash_expr(pl.col(name), dtype=types[name]) for name in columns])
-        code = _bucket(hashed, buckets, out).fill_null(pl.lit(NULL, dtype=out))
-        return frame.with_columns(code.alias(_crossed(columns)))
+        name = _crossed(columns)
+        frame = with_hash(frame, [hash_expr(pl.col(x), dtype=types[x]) for x in columns], name)
+        return frame.with_columns(_bucket(pl.col(name), buckets, out).fill_null(pl.lit(NULL, dtype=out)))
 
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
         name = _crossed(tuple(inputs))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
@@ -25,7 +24,7 @@ parser.add_argument("--rows", type=int, help="How many images to train on; else 
 parser.add_argument("--batch_size", type=int, default=100, help="Images of a step, of all processes together")
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--learning_rate", type=float, default=0.003)
-parser.add_argument("--weights", type=Path, help="Start from these: model/model.safetensors of an earlier --dir_out")
+parser.add_argument("--weights", type=Path, help="Start from these: model/model.safetensors of a --dir_out, or a .pt")
 parser.add_argument("--freeze", action="store_true", help="Train the last layer alone")
 parser.add_argument("--workers", type=int, default=0, help="Processes that read images ahead, for each process")
 parser.add_argument("--precision", default="float32", choices=("auto", "float32", "bfloat16"))
@@ -135,7 +134,7 @@ def main() -> None:
         torch.manual_seed(args.seed)
         network = Network(train[0][0], classes)
         if args.weights:
-            network.load_state_dict(load_file(args.weights))
+            fl.import_weights(network, args.weights)
         if args.freeze:
             fl.nn.freeze(network.backbone)
         if runtime.is_main:

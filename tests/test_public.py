@@ -7,7 +7,7 @@ import falconet as fl
 PUBLIC = {
     "Batch", "ColumnSelector", "DaskExecutor", "Dataset", "FalconetError", "FittedWorkflow", "Loader", "LocalExecutor",
     "MapLoader", "Ragged", "Recommender", "Runtime", "Schema", "Shuffle", "Tag", "TrainConfig", "Trainer", "Workflow",
-    "get_embedding_sizes", "launch", "models", "nn", "ops",
+    "get_embedding_sizes", "import_weights", "launch", "models", "nn", "ops",
 }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ _HOME = {
     "Trainer": "falconet.train.trainer",
     "Workflow": "falconet.etl.workflow",
     "get_embedding_sizes": "falconet.schema",
+    "import_weights": "falconet.train.weights",
     "launch": "falconet.train.launch",
 }
 _MODULES = ("models", "nn", "ops")
@@ -52,6 +53,7 @@ __all__ = [
     "Trainer",
     "Workflow",
     "get_embedding_sizes",
+    "import_weights",
     "launch",
     "models",
     "nn",
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from falconet.train.launch import launch
     from falconet.train.runtime import Runtime
     from falconet.train.trainer import TrainConfig, Trainer
+    from falconet.train.weights import import_weights
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,73 @@
+"""Foreign files of weights: tensors load, anything else is refused, and nothing in them is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from falconet.errors import ArtifactError
+from falconet.train.weights import import_weights, read_weights
+
+
+class Harmful:
+    """Writes a file when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (Path(self.mark),)
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+
+class Compiled(nn.Module):
+    """A model as torch.compile wraps it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = model
+
+
+def weights(prefix: str = "") -> dict[str, Tensor]:
+    return {f"{prefix}weight": torch.tensor([[1.0, 2.0]]), f"{prefix}bias": torch.tensor([3.0])}
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod."])
+def test_a_file_of_torch_save_loads_into_plain_and_wrapped_models(prefix: str, tmp_path: Path) -> None:
+    torch.save(weights(prefix), tmp_path / "plain.pt")
+    torch.save({"epoch": 3, "model_state_dict": weights(prefix), "loss": 0.1}, tmp_path / "checkpoint.pt")
+    save_file(weights(prefix), tmp_path / "plain.safetensors")
+    for name in ("plain.pt", "checkpoint.pt", "plain.safetensors"):
+        for model in (nn.Linear(2, 1), Compiled(nn.Linear(2, 1))):
+            import_weights(model, tmp_path / name)
+            assert [x.tolist() for x in model.state_dict().values()] == [[[1.0, 2.0]], [3.0]]
+
+
+def test_a_pickled_object_is_refused_and_not_run(tmp_path: Path) -> None:
+    torch.save({"model": Harmful(tmp_path / "run")}, tmp_path / "bad.pt")
+    with pytest.raises(ArtifactError, match=r"holds more than tensors(?s:.*)hint: loading it whole could run code"):
+        read_weights(tmp_path / "bad.pt")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_no_file_of_weights_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="no weights at"):
+        read_weights(tmp_path / "nowhere.pt")
+    (tmp_path / "text.pt").write_text("hello there")
+    with pytest.raises(ArtifactError, match="holds more than tensors, or is damaged"):
+        read_weights(tmp_path / "text.pt")
+    (tmp_path / "text.safetensors").write_text("hello there")
+    with pytest.raises(ArtifactError, match="is not a whole safetensors file"):
+        read_weights(tmp_path / "text.safetensors")
+    torch.save({"epoch": 3}, tmp_path / "numbers.pt")
+    with pytest.raises(ArtifactError, match="is not a model's weights: epoch in it is no tensor"):
+        read_weights(tmp_path / "numbers.pt")
+    torch.save(torch.zeros(2), tmp_path / "one.pt")
+    with pytest.raises(ArtifactError, match="holds a Tensor, not weights by name"):
+        read_weights(tmp_path / "one.pt")
+    torch.save({"weight": torch.zeros(1, 3), "bias": torch.zeros(1)}, tmp_path / "other.pt")
+    with pytest.raises(ArtifactError, match=r"the weights of .* do not fit the model: `weight` is \(1, 3\) there"):
+        import_weights(nn.Linear(2, 1), tmp_path / "other.pt")

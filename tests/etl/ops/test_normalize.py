@@ -125,6 +125,13 @@ def test_min_max_of_small_integers_does_not_overflow() -> None:
     assert apply(["x"] >> ops.NormalizeMinMax(), frame)["x"].to_list() == [0.0, 1.0, pytest.approx(128 / 255)]
 
 
+def test_min_max_of_a_range_too_large_for_a_float() -> None:
+    frame = pl.DataFrame({"x": [-1.7e308, 1.7e308, 0.0, None]})
+    fitted = fl.Workflow(["x"] >> ops.NormalizeMinMax()).fit(fl.Dataset(frame))
+    assert fitted.transform(frame)["x"].to_list() == [0.0, 1.0, 0.5, None]
+    assert [row["x"] for row in fitted.online()(frame.to_dicts())] == [0.0, 1.0, 0.5, None]
+
+
 def test_min_max_of_strings_is_refused() -> None:
     with pytest.raises(SchemaError, match="NormalizeMinMax needs numbers, `x` is String"):
         apply(["x"] >> ops.NormalizeMinMax(), pl.DataFrame({"x": ["a"]}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -70,7 +71,12 @@ class NormalizeMinMax(StatOp):
 
 @dataclass(frozen=True, kw_only=True)
 class _Scaled(ColumnOp):
-    """(x - start) * scale."""
+    """(x * unit - start) * scale."""
+
+    @property
+    def unit(self) -> float:
+        """One, or a half where differences would be too large for a float."""
+        return 1.0
 
     @property
     @abstractmethod
@@ -90,6 +96,7 @@ class _Scaled(ColumnOp):
 
     def _scaled(self, x: pl.Expr) -> pl.Expr:
         number = x.cast(pl.Float64).fill_nan(None)
+        number = number if self.unit == 1 else number * self.unit
         return ((number - self.start) * self.scale).cast(pl.Float32)
 
     def describe(self, column: Column) -> Column:
@@ -104,7 +111,7 @@ class _Scaled(ColumnOp):
             return [self._scaled_value(x) for x in value]
         if value is None or value != value:
             return None
-        return float32((float(value) - self.start) * self.scale)
+        return float32((float(value) * self.unit - self.start) * self.scale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,12 +138,16 @@ class Ranged(_Scaled):
     high: float
 
     @property
+    def unit(self) -> float:
+        return 0.5 if math.isinf(self.high - self.low) else 1.0
+
+    @property
     def start(self) -> float:
-        return self.low
+        return self.low * self.unit
 
     @property
     def scale(self) -> float:
-        span = self.high - self.low
+        span = self.high * self.unit - self.low * self.unit
         return 1.0 / span if span > _SMALLEST else 1.0
 
 

@@ -158,7 +158,13 @@ class Categorify(StatOp):
         else:
             self._check_types(types)
             keys = [domain]
-            flat = [_widest(flatten(pl.col(name), types[name]), types[name]).alias(domain) for name in group]
+            flat = [flatten(pl.col(name), types[name]).alias(domain) for name in group]
+            if len(group) == 1 and _family(types[group[0]]) == "integer":  # narrow keys are counted faster
+                counts = (
+                    frame.select(*flat).drop_nulls().group_by(domain).agg(pl.len().cast(pl.Int64).alias(domain + _SIZE))
+                )
+                return counts.with_columns(_widest(pl.col(domain), element(types[group[0]]))).sort(domain)
+            flat = [_widest(x, types[name]) for x, name in zip(flat, group, strict=True)]
             values = pl.concat([frame.select(x) for x in flat], how="vertical_relaxed").drop_nulls()
         return values.group_by(keys).agg(pl.len().cast(pl.Int64).alias(domain + _SIZE)).sort(keys)
 

@@ -70,7 +70,7 @@ class Workflow:
             fitted_on=dataset.fingerprint,
             executor=executor,
         )
-        dropped = dropped_outputs(plan, bind(plan, fitted.states), inputs)
+        dropped = dropped_outputs(plan, fitted.states, inputs)
         if not dropped:
             return fitted
         if len(dropped) == len(plan.outputs):

@@ -246,9 +246,9 @@ def test_max_size_keeps_the_most_frequent() -> None:
 
 
 def test_frequent_first_is_what_sklearn_s_encoder_gives_for_values_in_that_order() -> None:
-    values = np.random.default_rng(0).zipf(1.5, 500) % 40
-    frame = pl.DataFrame({"x": values})
-    order = frame["x"].value_counts().sort(["count", "x"], descending=[True, False])["x"].to_numpy()
+    values = (np.random.default_rng(0).zipf(1.5, 500) % 40).astype(str).astype(object)
+    frame = pl.DataFrame({"x": values.tolist()})
+    order = frame["x"].value_counts().sort(["count", "x"], descending=[True, False])["x"].to_numpy().astype(object)
     want = OrdinalEncoder(categories=[order]).fit_transform(values[:, None])[:, 0] + 3
     assert apply(["x"] >> ops.Categorify(), frame)["x"].to_list() == want.tolist()
 
@@ -357,7 +357,9 @@ def test_combinations_of_three_are_those_of_a_group_by() -> None:
 @pytest.mark.parametrize("encode_type", ["joint", "combo"])
 def test_groups_whose_joined_names_are_the_same_are_refused(encode_type: Any) -> None:
     frame = pl.DataFrame({name: [1] for name in ("a_b", "c", "a", "b_c")})
-    with pytest.raises(ConfigError, match=r"would name both \['a_b', 'c'\] and \['a', 'b_c'\] `a_b_c`"):
+    with pytest.raises(
+        ConfigError, match=r"`a_b_c`.*\['a_b', 'c'\] and.*\['a', 'b_c'\]|\['a_b', 'c'\] and \['a', 'b_c'\] `a_b_c`"
+    ):
         fit([["a_b", "c"], ["a", "b_c"]] >> ops.Categorify(encode_type=encode_type), frame)
     node = [["a_b", "c"], ["a", "b_c"]] >> ops.Categorify(encode_type=encode_type, name_sep="+")
     domains = [column.domain for column in fit(node, frame).schema]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from falconet.compute import memory
+from falconet import memory
 from falconet.compute.dask import DaskExecutor
 from falconet.compute.local import LocalExecutor
-from falconet.compute.memory import machine_memory
 from falconet.errors import ConfigError
+from falconet.memory import machine_memory
 
 
 def test_a_container_that_is_allowed_less_has_less(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

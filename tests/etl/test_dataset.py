@@ -12,9 +12,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from falconet.compute.executor import ROW
-from falconet.compute.memory import parse_size
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.etl.dataset import Dataset
+from falconet.memory import parse_size
 
 FRAME = pl.DataFrame(
     {
@@ -287,11 +287,12 @@ def test_sizes_are_numbers_with_units(text: str | int, size: int) -> None:
         (pl.LazyFrame({"a": ["x"]}).with_columns(pl.col("a").cast(pl.Int64)), DataError, "the frame cannot be read: "),
         (pl.scan_parquet("nowhere.parquet"), DataError, "the frame cannot be read: "),
         (pl.DataFrame({"a": [1]}, schema={"a": pl.Int128}), SchemaError, "column `a` of the frame is Int128"),
+        (pl.DataFrame({"": [1]}), SchemaError, "the frame has a column without a name"),
         (pl.DataFrame({"*": [1]}), SchemaError, r"column `\*`, which Polars takes for a pattern"),
         (pl.DataFrame({"^a.*$": [1]}), SchemaError, "which Polars takes for a pattern"),
         (pl.DataFrame({"__bucket__": [1]}), SchemaError, "a name falconet needs itself"),
     ],
-    ids=["rows", "bad cast", "missing file", "wide", "star", "pattern", "reserved"],
+    ids=["rows", "bad cast", "missing file", "wide", "no name", "star", "pattern", "reserved"],
 )
 def test_what_is_no_data_says_what_it_is(source: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from falconet.compute import cluster as clusters
 from falconet.compute.cluster import distributed
 from falconet.compute.engine import Engine, On, check_engine
-from falconet.compute.memory import SHARE, machine_memory
 from falconet.errors import ConfigError, DistributedError
+from falconet.memory import SHARE, machine_memory
 from falconet.progress import note
 
 if TYPE_CHECKING:

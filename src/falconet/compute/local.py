@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from falconet.compute.engine import Engine, On, check_engine, require_gpu
 from falconet.compute.executor import tree_merge
-from falconet.compute.memory import SHARE, machine_memory, parse_size
 from falconet.errors import ConfigError
+from falconet.memory import SHARE, machine_memory, parse_size
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from falconet.compute.exchange import BUCKET
 from falconet.compute.executor import ROW, Part
-from falconet.compute.memory import parse_size
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.etl.hive import agrees, hive_types, hive_value
 from falconet.etl.sources import File, open_source
@@ -25,6 +24,7 @@ from falconet.etl.text_files import TextFormat
 from falconet.etl.types import polars_type
 from falconet.etl.widen import say_type, widest
 from falconet.io.footer import read_footer, schema_of
+from falconet.memory import parse_size
 from falconet.schema import Column, Schema
 
 # Bytes of a value in memory, where a dictionary makes the file's own figure too small (of strings it stays so).

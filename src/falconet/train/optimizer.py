@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from falconet.errors import ArtifactError
 from falconet.nn.embedding import Touched
 from falconet.train.runtime import Runtime
-from falconet.train.tables import TableOptimizer
+from falconet.train.tables import RowGradient, TableOptimizer
 
 if TYPE_CHECKING:
     from falconet.train.trainer import TrainConfig
+
+_TINY = 1e-6  # as in torch's clip_grad_norm_
 
 
 class Optimizers:
@@ -33,17 +35,41 @@ class Optimizers:
         self._dense = {n: p for n, p in model.named_parameters() if p.requires_grad and n not in apart}
         self._optimizer = _optimizer(config, list(self._dense.values())) if self._dense else None
 
-    def step(self, collected: Sequence[tuple[str, list[Touched]]], rate: float) -> None:
-        """Update everything after `backward`, with the learning rates times `rate`; gradients are gone afterwards."""
-        self.tables.step(collected, self._config.table_learning_rate * rate)
-        if self._optimizer is None:
-            return
+    @torch.no_grad()
+    def step(
+        self,
+        collected: Sequence[tuple[str, list[Touched]]],
+        rate: float,
+        scale: Tensor | None = None,
+        *,
+        careful: bool = False,
+    ) -> Tensor:
+        """Update everything after `backward`, with the learning rates times `rate`; gradients are gone afterwards.
+
+        `collected` is what the tables read in all parts of the batch. Gradients are multiplied by `scale`, and clipped
+        to `clip_norm`, tables and all. Gives the norm of the whole gradient before clipping, the same on every process.
+        `careful`: nothing is updated where it is not finite.
+        """
+        rows = self.tables.gather(collected)
+        gradients = [p.grad for p in self._dense.values() if p.grad is not None]
+        gradients += [g.values for g in rows.values()]
+        if scale is not None:
+            torch._foreach_mul_(gradients, scale)
+        norm = torch.nn.utils.get_total_norm(gradients)
         if self._config.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._dense.values(), self._config.clip_norm)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._config.learning_rate * rate
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+            torch._foreach_mul_(gradients, (self._config.clip_norm / (norm + _TINY)).clamp(max=1.0))
+        if not careful or bool(norm.isfinite()):
+            self._update(rows, rate)
+        if self._optimizer is not None:
+            self._optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def _update(self, rows: Mapping[str, RowGradient], rate: float) -> None:
+        self.tables.step(rows, self._config.table_learning_rate * rate)
+        if self._optimizer is not None:
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._config.learning_rate * rate
+            self._optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
         """The dense optimizer's state, under names for a file."""

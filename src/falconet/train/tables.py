@@ -91,8 +91,12 @@ class TableOptimizer:
             yield [(name, stack.enter_context(tables.collect())) for name, tables in self._modules.items()]
 
     @torch.no_grad()
-    def step(self, collected: Sequence[tuple[str, list[Touched]]], learning_rate: float) -> None:
-        """Exchange and update, after `backward`. All processes call it, also those that touched nothing."""
+    def gather(self, collected: Sequence[tuple[str, list[Touched]]]) -> dict[str, RowGradient]:
+        """The gradients of all processes' touched rows, after `backward`, by table; all processes call it.
+
+        `collected` is what was read in all parts of a batch. Without a rule the gradients go to the weights, and none
+        is given back.
+        """
         mine = {name: self._nothing(name) for name in self.weights}
         read: dict[str, list[RowGradient]] = {name: [] for name in self.weights}
         for module, touched in collected:
@@ -104,11 +108,19 @@ class TableOptimizer:
         for name, parts in read.items():
             if parts:
                 mine[name] = add_up(parts)
-        for name, gradient in exchange(mine, self._runtime, self._exchange_dtype).items():
-            if self._rule is None:
-                weight = self.weights[name]
-                weight.grad = torch.zeros_like(weight).index_add_(0, gradient.ids, gradient.values)
-            elif len(gradient.ids):
+        gathered = exchange(mine, self._runtime, self._exchange_dtype)
+        if self._rule is not None:
+            return gathered
+        for name, gradient in gathered.items():
+            weight = self.weights[name]
+            weight.grad = torch.zeros_like(weight).index_add_(0, gradient.ids, gradient.values)
+        return {}
+
+    @torch.no_grad()
+    def step(self, gathered: Mapping[str, RowGradient], learning_rate: float) -> None:
+        """Update the rows by the gradients that `gather` gave, which are used up."""
+        for name, gradient in gathered.items():
+            if len(gradient.ids):
                 self._update(name, gradient, learning_rate)
 
     def _update(self, name: str, gradient: RowGradient, learning_rate: float) -> None:

@@ -51,7 +51,7 @@ class TrainConfig:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 where the hardware multiplies it
     schedule: Schedule = "constant"
     warmup: int = 0  # steps
-    clip_norm: float | None = None  # of the dense gradient
+    clip_norm: float | None = None  # of the whole gradient, tables and all
     seed: int = 0
     snapshot_steps: int | None = None  # None: at the end of each epoch; a number: every so many steps as well
     patience: int | None = None  # epochs without a better `monitor` after which training stops

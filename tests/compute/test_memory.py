@@ -37,3 +37,8 @@ def test_a_memory_that_is_no_size_is_refused() -> None:
 def test_states_of_a_cluster_fit_its_smallest_worker(dask_executor: DaskExecutor) -> None:
     limit = dask_executor.map(lambda _: __import__("distributed").get_worker().memory_manager.memory_limit, [1])[0]
     assert dask_executor.budget == min(limit, machine_memory()) // 4
+
+
+def test_workers_without_a_limit_have_the_machine() -> None:
+    with DaskExecutor(cluster={"n_workers": 1, "memory_limit": 0}) as executor:
+        assert executor.budget == machine_memory() // 4

@@ -88,7 +88,7 @@ class DaskExecutor:
         """Bytes that the states of a fit may take: a share of the smallest worker's memory, and of this machine's."""
         workers = self._open().scheduler_info(n_workers=-1)["workers"].values()
         limits = [worker["memory_limit"] // worker["nthreads"] for worker in workers if worker["memory_limit"]]
-        least: int = min(machine_memory(), *limits)
+        least: int = min([machine_memory(), *limits])
         return least // SHARE
 
     def map(self, fn: Callable[[T], R], parts: Sequence[T], *, done: Callable[[T], None] | None = None) -> list[R]:

@@ -160,7 +160,7 @@ class _Cut:
     def _sliced(self, state: pl.DataFrame, by: tuple[str, ...]) -> tuple[_Piece, ...]:
         # Polars' hash is the same for equal values, -0.0 and 0.0 included; of another version it need not be.
         number = (pl.struct(by).hash(0) % self.count).cast(pl.UInt16).alias(_SLICE)
-        ordered = state.with_columns(number).sort(_SLICE)
+        ordered = state.with_columns(number).sort(_SLICE, maintain_order=True)
         found = dict(ordered[_SLICE].value_counts().iter_rows())
         edges = tuple(accumulate((found.get(j, 0) for j in range(self.count)), initial=0))
         return _store(ordered.drop(_SLICE), edges, reach(self.folder) / f"{uuid.uuid4().hex}.arrows")

@@ -20,8 +20,9 @@ R = TypeVar("R")
 class LocalExecutor:
     """Threads of this process. One worker is enough: Polars uses all cores for each part.
 
-    `memory` ("8GB", a number of bytes; default: the machine's) is what a fit may use: where its states would take more
-    than a quarter of it, those that can be cut go through files, with the same result. `engine` is Polars' engine.
+    `memory` ("8GB", a number of bytes; default: the machine's) is what a fit or a shuffle may use: where the states of
+    the one, or the rows of the other, would take more than a quarter of it, they go through files, with the same
+    result. `engine` is Polars' engine.
     """
 
     workers: int = 1
@@ -39,7 +40,7 @@ class LocalExecutor:
 
     @property
     def budget(self) -> int:
-        """Bytes that the states of a fit may take."""
+        """Bytes that the states of a fit, or the rows of a shuffle, may take."""
         return (machine_memory() if self.memory is None else parse_size(self.memory)) // SHARE
 
     def map(self, fn: Callable[[T], R], parts: Sequence[T], *, done: Callable[[T], None] | None = None) -> list[R]:

@@ -84,9 +84,11 @@ def write(
     The files part-00000.parquet … have about equally many rows each and the schema in their footers. Their number is
     `output_files`, or `out_files_per_proc` for each of the executor's workers, or one for every 4,194,304 rows.
 
-    `partition_on` names columns that become folders, `column=value/part-00000.parquet` …, as Hive, Arrow, pandas and
-    Polars read them (null: `__HIVE_DEFAULT_PARTITION__`); the rows of each of the files above, which are in memory
-    together, are dealt to them in their order. The columns are in the schema, but no longer in the files.
+    `partition_on` names columns that become folders, `column=value/part-00000.parquet` …, as Hive, Polars and Arrow
+    read them (null: `__HIVE_DEFAULT_PARTITION__`; Arrow and pandas are to leave out manifest.json:
+    `pyarrow.dataset.dataset(out, partitioning="hive", exclude_invalid_files=True)`); the rows of each of the files
+    above, which are in memory together, are dealt to them in their order. The columns are in the schema, but no longer
+    in the files.
 
     Raises ArtifactError when `out` exists and `overwrite` is false, ConfigError for settings, SchemaError and DataError
     for columns that are not what `schema` says, DataError where the disk is full.

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import polars as pl
 import pytest
 
 import falconet as fl
 from falconet import ops
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
-from falconet.etl.graph import as_node, compile_graph
+from falconet.etl.graph import compile_graph
 from falconet.etl.op import ColumnOp
+from falconet.etl.selector import Node, as_node
 from falconet.schema import Column, Tag
 
 RAW = {name: Column(name=name, dtype="int64", tags=frozenset(tags)) for name, tags in
@@ -171,3 +176,24 @@ def test_a_column_is_named_by_a_string(columns: list[object], message: str) -> N
 def test_a_filter_s_columns_stand_in_brackets() -> None:
     with pytest.raises(ConfigError, match=r'(?s)asks for `.age`.*a column is `row\["age"\]`'):
         ["age"] >> ops.Filter(lambda row: row.age > 3)
+
+
+@pytest.mark.parametrize(
+    "longer",
+    [lambda node, i: node >> ops.Clip(min_value=i), lambda node, i: node + (node["a"] >> ops.Rename(postfix=f"_{i}"))],
+    ids=["one after another", "side by side"],
+)
+def test_a_long_graph_asks_each_operator_once(longer: Callable[[Node, int], Node]) -> None:
+    asked = Counter[str]()
+
+    @dataclass(frozen=True, kw_only=True)
+    class Counted(ops.AddTags):
+        def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+            asked.update(columns)
+            return super().sources(columns)
+
+    node = ["a"] >> Counted(tags="x")
+    for i in range(40):
+        node = longer(node, i)
+    compile_graph(node, RAW)
+    assert asked["a"] < 20

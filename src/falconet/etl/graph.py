@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from falconet.errors import ConfigError
 from falconet.etl.op import KeyedOp, Op, StatOp
 from falconet.etl.plan import Plan, Ref, Step
-from falconet.etl.selector import Applied, ColumnSelector, Joined, Node, Origin, Picked, Raw, as_node
-
-__all__ = ["Node", "as_node", "compile_graph", "operators_of", "raw_names"]
+from falconet.etl.selector import Applied, ColumnSelector, Joined, Node, Origin, Picked, Raw
 
 
 def compile_graph(output: Node, raw: Raw) -> Plan:
@@ -19,9 +16,9 @@ def compile_graph(output: Node, raw: Raw) -> Plan:
     Raises ColumnNotFoundError and ConfigError for what does not fit; reads no data.
     """
     output.lineage  # noqa: B018  branches with different rows are refused even where names are open
-    order: list[Applied] = []
-    _visit(output, order)
-    order.sort(key=_turn)
+    nodes = _nodes(output)
+    exchanges = _exchanges(nodes)
+    order = sorted((n for n in nodes if isinstance(n, Applied)), key=lambda node: _turn(node, exchanges[node]))
     ids: dict[Node, int] = {node: i for i, node in enumerate(order, 1)}
 
     def refs(found: dict[str, Origin] | None) -> dict[str, Ref]:
@@ -30,8 +27,6 @@ def compile_graph(output: Node, raw: Raw) -> Plan:
 
     steps = []
     for node in order:
-        if not isinstance(node.op, Op):
-            raise ConfigError(f"`{node.op!r}` is no operator")
         groups = node.input.groups(raw)
         inputs = refs(node.input.trace(raw))
         beside = [refs(node.beside(raw, values)) for values in (node.op.also, node.learns)]
@@ -44,52 +39,51 @@ def compile_graph(output: Node, raw: Raw) -> Plan:
 
 def operators_of(output: Node) -> list[Op]:
     """The operators of a graph, each once, each after those before it."""
-    order: list[Applied] = []
-    _visit(output, order)
-    return [node.op for node in order]
+    return [node.op for node in _nodes(output) if isinstance(node, Applied)]
 
 
 def raw_names(output: Node) -> tuple[str, ...]:
     """The columns of the data that a graph names. Raises ConfigError where it selects by tags or "*"."""
     found: dict[str, None] = {}
-    nodes = [output]
-    while nodes:
-        node = nodes.pop(0)
+    for node in _nodes(output):
         if isinstance(node, ColumnSelector):
             found |= dict.fromkeys(node.named)
         if isinstance(node, Applied):
             beside = (value for value in (*node.op.also, *node.learns) if isinstance(value, str))
             found |= {name: None for name in beside if name not in (node.input.columns or ())}
-        nodes += _before(node)
     return tuple(found)
 
 
-def _turn(node: Applied) -> tuple[int, float]:
+def _turn(node: Applied, exchanges: int) -> tuple[int, float]:
     """When an operator runs: all rows of one frame change together, so after the changes that its columns went through
     and before the next; and what needs no exchange of rows before what does."""
-    return len(node.input.lineage), math.inf if node.op.rows != "same" else _exchanges(node)
+    return len(node.input.lineage), math.inf if node.op.rows != "same" else exchanges
 
 
-def _exchanges(node: Node) -> int:
-    """How many keyed operators come one after the other on the way here, this one included."""
-    if isinstance(node, Joined):
-        return max(map(_exchanges, node.inputs))
-    if isinstance(node, Picked):
-        return _exchanges(node.input)
-    if not isinstance(node, Applied):
-        return 0
-    return max(map(_exchanges, (node.input, *node.extras))) + isinstance(node.op, KeyedOp)
+def _exchanges(nodes: Iterable[Node]) -> dict[Node, int]:
+    """How many keyed operators come one after the other on the way to each node, itself included."""
+    found: dict[Node, int] = {}
+    for node in nodes:
+        before = max((found[inner] for inner in _before(node)), default=0)
+        found[node] = before + (isinstance(node, Applied) and isinstance(node.op, KeyedOp))
+    return found
 
 
-def _visit(node: Node, order: list[Applied]) -> None:
-    """The operators in `node`, each after those before it, each once."""
-    for inner in _before(node):
-        _visit(inner, order)
-    if isinstance(node, Applied) and node not in order:
-        order.append(node)
+def _nodes(output: Node) -> list[Node]:
+    """All nodes of a graph, each once, each after those before it."""
+    found: dict[Node, None] = {}
+
+    def visit(node: Node) -> None:
+        if node not in found:
+            for inner in _before(node):
+                visit(inner)
+            found[node] = None
+
+    visit(output)
+    return list(found)
 
 
-def _before(node: Node) -> Iterable[Node]:
+def _before(node: Node) -> tuple[Node, ...]:
     if isinstance(node, Joined):
         return node.inputs
     if isinstance(node, Picked):

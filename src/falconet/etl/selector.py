@@ -8,10 +8,10 @@ x + y, [x, y]         and           x - ["a"]  without          x["a"], x[["a", 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from falconet.errors import ColumnNotFoundError, ConfigError
 from falconet.schema import Column
@@ -22,6 +22,25 @@ if TYPE_CHECKING:
 Origin = tuple["Node | None", str]
 """Who makes a column, and under which name; None for a column of the data."""
 Raw = Mapping[str, Column]
+Answer = TypeVar("Answer")
+
+
+def _kept(method: Callable[[Any, Raw | None], Answer]) -> Callable[[Any, Raw | None], Answer]:
+    """A method of a node that keeps its last answers, without data and with it.
+
+    A node is asked on each of the ways that lead to it, and their number may double with every operator.
+    """
+    key = f"_kept_{method.__name__}"
+
+    @wraps(method)
+    def answer(node: Any, raw: Raw | None) -> Answer:
+        answers = node.__dict__.setdefault(key, {})
+        kept: tuple[Raw | None, Answer] | None = answers.get(raw is None)
+        if kept is None or kept[0] is not raw:
+            kept = answers[raw is None] = (raw, method(node, raw))
+        return kept[1]
+
+    return answer
 
 
 class Node(ABC):
@@ -104,10 +123,12 @@ class ColumnSelector(Node):
             raise ConfigError(f"which columns {self} are is not known without data", hint="give the Dataset")
         return tuple(_flat(self.names))
 
+    @_kept
     def trace(self, raw: Raw | None) -> dict[str, Origin] | None:
         found = self.groups(raw) if raw is not None or self._is_known else None
         return None if found is None else {name: (None, name) for group in found for name in group}
 
+    @_kept
     def groups(self, raw: Raw | None) -> tuple[tuple[str, ...], ...]:
         if self._is_known:
             groups = tuple((name,) if isinstance(name, str) else name for name in self.names)
@@ -152,6 +173,7 @@ class Applied(Node):
         self.beside(None, self.op.also)
         self.beside(None, self.learns)
 
+    @_kept
     def trace(self, raw: Raw | None) -> dict[str, Origin] | None:
         found = self.input.trace(raw)
         if found is None:
@@ -160,10 +182,11 @@ class Applied(Node):
         made = made_by(self.op, groups)
         return {name: (self, name) if name in made else found[name] for name in sources_of(self.op, groups)}
 
+    @_kept
     def groups(self, raw: Raw | None) -> tuple[tuple[str, ...], ...]:
         return _regroup(self.input.groups(raw), self.trace(raw) or {})
 
-    @property
+    @cached_property
     def lineage(self) -> tuple[Node, ...]:
         return self.input.lineage if self.op.rows == "same" else (*self.input.lineage, self)
 
@@ -229,6 +252,7 @@ class Joined(Node):
     def __str__(self) -> str:
         return " + ".join(f"({node})" for node in self.inputs)
 
+    @_kept
     def trace(self, raw: Raw | None) -> dict[str, Origin] | None:
         made: dict[str, tuple[Origin, Node]] = {}
         known = True
@@ -246,10 +270,11 @@ class Joined(Node):
                 made.setdefault(name, (origin, node))
         return {name: origin for name, (origin, _) in made.items()} if known else None
 
+    @_kept
     def groups(self, raw: Raw | None) -> tuple[tuple[str, ...], ...]:
         return tuple(dict.fromkeys(group for node in self.inputs for group in node.groups(raw)))
 
-    @property
+    @cached_property
     def lineage(self) -> tuple[Node, ...]:
         first = self.inputs[0]
         for node in self.inputs[1:]:
@@ -277,6 +302,7 @@ class Picked(Node):
     def __str__(self) -> str:
         return f"({self.input}){list(self.names)}" if self.keep else f"({self.input}) - {list(self.names)}"
 
+    @_kept
     def trace(self, raw: Raw | None) -> dict[str, Origin] | None:
         found = self.input.trace(raw)
         if found is None:
@@ -290,12 +316,13 @@ class Picked(Node):
             raise ConfigError(f"`{self}` leaves no columns")
         return {name: found[name] for name in kept}
 
+    @_kept
     def groups(self, raw: Raw | None) -> tuple[tuple[str, ...], ...]:
         if self.keep and any(not isinstance(name, str) for name in self.names):
             return tuple((name,) if isinstance(name, str) else name for name in self.names)
         return _regroup(self.input.groups(raw), self.trace(raw) or {})
 
-    @property
+    @cached_property
     def lineage(self) -> tuple[Node, ...]:
         return self.input.lineage
 

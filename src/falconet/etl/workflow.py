@@ -23,10 +23,11 @@ from falconet.etl.explain import Explanation, explain
 from falconet.etl.files import ROW_GROUP, Compression
 from falconet.etl.fit import Inputs, States, bind, dropped_outputs, dry_fit, fit, fit_columns, ops_of, rehearse
 from falconet.etl.fold import fold
-from falconet.etl.graph import as_node, compile_graph, operators_of, raw_names
+from falconet.etl.graph import compile_graph, operators_of, raw_names
 from falconet.etl.online import Online
 from falconet.etl.op import KeyedOp, StatOp
 from falconet.etl.plan import Bound, Given, Plan, asks_row, needed_by, numbered, outputs_of, run, where
+from falconet.etl.selector import as_node
 from falconet.etl.stages import Stage, pass_by, stage_folder
 from falconet.etl.table import as_frame, plain
 from falconet.etl.types import column_of

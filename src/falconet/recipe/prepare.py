@@ -14,7 +14,7 @@ import polars as pl
 from falconet import ops
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.etl.dataset import Dataset
-from falconet.etl.graph import Node
+from falconet.etl.selector import Node
 from falconet.etl.split import write_split
 from falconet.etl.workflow import FittedWorkflow, Workflow
 from falconet.etl.writer import Shuffle

@@ -64,6 +64,8 @@ def batch_script(script: str, args: Sequence[str], job: BatchJob, *, python: str
 #SBATCH --requeue
 #SBATCH --open-mode=append
 
+# The job has the environment that sbatch was called in. Where that lacks falconet, activate another here.
+
 set -u
 told=no
 trap 'told=yes; kill -USR1 "$launchers"' USR1

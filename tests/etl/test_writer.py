@@ -157,6 +157,15 @@ def test_rows_shuffled_before_they_are_made_are_the_same_bytes(
         assert digests(got) == digests(want), name
 
 
+@pytest.mark.parametrize("shuffle", [Shuffle.NONE, Shuffle.FULL])
+def test_rows_are_made_late_on_any_executor(source: Path, tmp_path: Path, executor: Executor, shuffle: Shuffle) -> None:
+    options: dict[str, Any] = {"schema": PAIRED, "shuffle": shuffle, "seed": 4, "output_files": 2}
+    parts = Dataset(source, part_size="3KB").parts()
+    want = write(parts, paired, tmp_path / "want", **options)
+    got = write(parts, paired, tmp_path / "got", reads=("item", "user"), executor=executor, **options)
+    assert digests(got) == digests(want)
+
+
 def test_numbers_that_a_file_stores_are_those_of_the_order(tmp_path: Path) -> None:
     numbers = pl.Series(ROW, [900, 3, 17, 5, 1], dtype=pl.UInt64)
     pl.DataFrame([numbers, pl.Series("x", range(5))]).write_parquet(tmp_path / "data.parquet")

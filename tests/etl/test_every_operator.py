@@ -148,7 +148,7 @@ def test_no_frame_breaks_it_and_no_cut_changes_it(
     try:
         made = whole.transform(other)
     except DataError as error:
-        assert name == "ReduceDtypeSize", error  # a value that is too large for the type of the fit
+        assert name in {"ReduceDtypeSize", "ValueCount"}, error  # a value beyond the type or the length of the fit
         return
     assert {column.name: polars_type(column) for column in whole.schema} == dict(made.schema)
     if name not in ROWS_CHANGE:

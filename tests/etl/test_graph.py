@@ -197,3 +197,20 @@ def test_a_long_graph_asks_each_operator_once(longer: Callable[[Node, int], Node
         node = longer(node, i)
     compile_graph(node, RAW)
     assert asked["a"] < 20
+
+
+def test_what_a_step_costs_does_not_grow_with_the_columns_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    ask = pl.LazyFrame.collect_schema
+
+    def counted(frame: pl.LazyFrame, **settings: object) -> pl.Schema:
+        found = ask(frame, **settings)
+        asked.append(len(found))
+        return found
+
+    frame = pl.DataFrame({f"c{i}": [1.0, None] for i in range(30)})
+    nodes = [[name] >> ops.FillMissing() >> ops.LogOp() >> ops.Normalize() for name in frame.columns]
+    fitted = fl.Workflow(nodes).fit(fl.Dataset(frame))
+    monkeypatch.setattr(pl.LazyFrame, "collect_schema", counted)
+    fitted.transform(frame)
+    assert len([columns for columns in asked if columns >= 30]) < 20

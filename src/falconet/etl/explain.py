@@ -69,7 +69,7 @@ def explain(plan: Plan, parts: Sequence[Source], inputs: Inputs, tried: int) -> 
     given = Given.of(inputs)
     nothing = Plan((), tuple((name, (0, name)) for name in inputs))
     start = run(nothing, {}, numbered(plain(frame.lazy()), [step.op for step in plan.steps]), given)
-    state = Described(collect(start.frame).lazy(), start.columns)
+    state = Described(collect(start.frame).lazy(), start.columns, start.has_row)
     moves = schedule(plan)
     passes = [move for move in moves if not isinstance(move, Regroup)]
     costs = []
@@ -95,7 +95,7 @@ def explain(plan: Plan, parts: Sequence[Source], inputs: Inputs, tried: int) -> 
                 state=int(sum(frame.estimated_size() for frame in states.values())),
             )
         )
-        state = Described(done.lazy(), made.columns)
+        state = Described(done.lazy(), made.columns, made.has_row)
     return Explanation(
         rows=sum(part.rows for part in parts),
         tried=frame.height,

@@ -16,7 +16,7 @@ from falconet.compute.executor import ROW
 from falconet.errors import ConfigError, SchemaError
 from falconet.etl.op import ColumnOp, FrameOp, Group, KeyedOp, Op, StatOp
 from falconet.etl.selector import made_by
-from falconet.etl.table import plain
+from falconet.etl.table import as_plain, plain_type
 from falconet.etl.types import column_of, polars_type
 from falconet.schema import Column
 
@@ -161,10 +161,12 @@ class Described:
 
     frame: pl.LazyFrame
     columns: Mapping[Ref, Column]
+    has_row: bool
+    """Whether it has row numbers."""
 
     def select(self, outputs: Iterable[tuple[str, Ref]]) -> pl.LazyFrame:
         """Some of the columns, under their outer names, and the row numbers if they are there."""
-        row = [pl.col(ROW)] if ROW in self.frame.collect_schema() else []
+        row = [pl.col(ROW)] if self.has_row else []
         return self.frame.select(*(pl.col(label(ref)).alias(name) for name, ref in outputs), *row)
 
 
@@ -174,10 +176,11 @@ def run(plan: Plan, bound: Mapping[int, Bound], frame: pl.LazyFrame, given: Give
 
     Raises SchemaError where an operator does not fit the types of its columns. Reads nothing.
     """
-    row = [pl.col(ROW)] if ROW in frame.collect_schema() else []
+    has_row = ROW in frame.collect_schema()
     state = Described(
-        frame.select(*row, *(pl.col(given.name(ref)).alias(label(ref)) for ref in plan.given)),
+        frame.select(*[ROW] * has_row, *(pl.col(given.name(ref)).alias(label(ref)) for ref in plan.given)),
         {ref: given.columns[ref] for ref in plan.given},
+        has_row,
     )
     for i, step in enumerate(plan.steps):
         after = plan.steps if keep else plan.steps[i + 1 :]
@@ -202,43 +205,47 @@ def apply(state: Described, step: Step, bound: Bound, later: set[Ref]) -> Descri
 def _apply(state: Described, step: Step, op: Op, group: Group, later: set[Ref]) -> Described:
     inputs = {name: replace(state.columns[step.ref(name)], name=name) for name in group}
     if isinstance(op, ColumnOp):
-        exprs = [
-            op.expr(pl.col(label(step.ref(name))), column).alias(label((step.id, name)))
-            for name, column in inputs.items()
-        ]
-        frame = plain(state.frame.with_columns(exprs))
-        schema = frame.collect_schema()
-        made = {}
-        for name, column in inputs.items():
-            typed = column_of(name, schema[label((step.id, name))])
-            made[(step.id, name)] = op.describe(replace(column, dtype=typed.dtype, list=typed.list))
-        return Described(frame, {**state.columns, **made})
+        return _column_op(state, step, op, inputs)
     if not isinstance(op, FrameOp):
         raise ConfigError(f"`{type(op).__name__}` is neither a ColumnOp nor a FrameOp", hint="subclass one of them")
     read = dict.fromkeys([*(step.ref(name) for name in group), *step.also])
-    frame = state.frame.with_columns(pl.col(label(ref)).alias(ref[1]) for ref in read)
-    frame = _keyed(op, frame, group) if isinstance(op, KeyedOp) else op.apply(frame, group)
+    known = {ref[1]: replace(state.columns[ref], name=ref[1]) for ref in read}
     sources = made_by(op, [group])
-    frame = plain(frame.with_columns(pl.col(name).alias(label((step.id, name))) for name in sources))
-    before = () if isinstance(op, KeyedOp) and op.rows == "other" else tuple(state.columns)
-    kept = [label(ref) for ref in (*before, *((step.id, name) for name in sources)) if ref in later]
-    schema = frame.collect_schema()
-    known = {ref[1]: replace(state.columns[ref], name=ref[1]) for ref in step.also} | inputs
+    row = [ROW] if state.has_row else []
+    nothing = {name: polars_type(column) for name, column in known.items()} | dict.fromkeys(row, pl.UInt64())
+    types = _frame_op(op, pl.LazyFrame(schema=nothing), group).collect_schema()
+    frame = _frame_op(op, state.frame.with_columns(pl.col(label(ref)).alias(ref[1]) for ref in read), group)
+    frame = frame.with_columns(as_plain(pl.col(name), types[name]).alias(label((step.id, name))) for name in sources)
     columns = {}
     for name, made_from in sources.items():
-        typed = column_of(name, schema[label((step.id, name))])
+        typed = column_of(name, plain_type(types[name]))
         if name in inputs:
             columns[name] = replace(inputs[name], dtype=typed.dtype, list=typed.list)
         else:
             raw = dict.fromkeys(x for source in made_from for x in known[source].source)
             columns[name] = replace(typed, source=tuple(raw))
     described = op.describe(known, columns)
-    row = [ROW] if ROW in schema else []
-    return Described(
-        frame.select(*row, *kept),
-        {ref: state.columns[ref] for ref in before if ref in later}
-        | {(step.id, name): described[name] for name in sources if (step.id, name) in later},
-    )
+    before = () if isinstance(op, KeyedOp) and op.rows == "other" else tuple(state.columns)
+    made = {(step.id, name): described[name] for name in sources}
+    kept = {ref: column for ref, column in ({ref: state.columns[ref] for ref in before} | made).items() if ref in later}
+    return Described(frame.select(*row, *map(label, kept)), kept, state.has_row)
+
+
+def _column_op(state: Described, step: Step, op: ColumnOp, inputs: Mapping[str, Column]) -> Described:
+    """The types are asked of the inputs alone: asking them of the whole frame takes longer with each step."""
+    exprs = {name: op.expr(pl.col(label(step.ref(name))), column) for name, column in inputs.items()}
+    nothing = pl.LazyFrame(schema={label(step.ref(name)): polars_type(column) for name, column in inputs.items()})
+    types = nothing.select(expr.alias(name) for name, expr in exprs.items()).collect_schema()
+    made = {}
+    for name, column in inputs.items():
+        typed = column_of(name, plain_type(types[name]))
+        made[(step.id, name)] = op.describe(replace(column, dtype=typed.dtype, list=typed.list))
+    new = [as_plain(expr, types[name]).alias(label((step.id, name))) for name, expr in exprs.items()]
+    return Described(state.frame.with_columns(new), {**state.columns, **made}, state.has_row)
+
+
+def _frame_op(op: FrameOp, frame: pl.LazyFrame, group: Group) -> pl.LazyFrame:
+    return _keyed(op, frame, group) if isinstance(op, KeyedOp) else op.apply(frame, group)
 
 
 def _keyed(op: KeyedOp, frame: pl.LazyFrame, group: Group) -> pl.LazyFrame:

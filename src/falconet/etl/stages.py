@@ -171,4 +171,4 @@ class _Apply:
     needed: frozenset[Ref]
 
     def __call__(self, frame: pl.LazyFrame) -> pl.LazyFrame:
-        return apply(Described(frame, self.columns), self.step, self.bound, set(self.needed)).frame
+        return apply(Described(frame, self.columns, has_row=True), self.step, self.bound, set(self.needed)).frame

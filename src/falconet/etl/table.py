@@ -23,16 +23,24 @@ def as_frame(data: Any) -> pl.DataFrame:
 
 def plain(frame: pl.LazyFrame) -> pl.LazyFrame:
     """Categories as strings: their codes are an accident of the file."""
-    schema = frame.collect_schema()
-    exprs = []
-    for name, dtype in schema.items():
-        if isinstance(dtype, (pl.Categorical, pl.Enum)):
-            exprs.append(pl.col(name).cast(pl.String))
-        elif isinstance(dtype, pl.List) and isinstance(dtype.inner, (pl.Categorical, pl.Enum)):
-            exprs.append(pl.col(name).cast(pl.List(pl.String)))
-        elif isinstance(dtype, pl.Array) and isinstance(dtype.inner, (pl.Categorical, pl.Enum)):
-            exprs.append(pl.col(name).cast(pl.Array(pl.String, dtype.size)))
-    return frame.with_columns(exprs) if exprs else frame
+    types = {name: dtype for name, dtype in frame.collect_schema().items() if plain_type(dtype) != dtype}
+    return frame.with_columns(as_plain(pl.col(name), dtype) for name, dtype in types.items()) if types else frame
+
+
+def as_plain(x: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """A column of this type, categories as strings."""
+    return x if plain_type(dtype) == dtype else x.cast(plain_type(dtype))
+
+
+def plain_type(dtype: pl.DataType) -> pl.DataType:
+    """The type with strings in place of categories."""
+    if isinstance(dtype, (pl.Categorical, pl.Enum)):
+        return pl.String()
+    if isinstance(dtype, pl.List) and isinstance(dtype.inner, (pl.Categorical, pl.Enum)):
+        return pl.List(pl.String)
+    if isinstance(dtype, pl.Array) and isinstance(dtype.inner, (pl.Categorical, pl.Enum)):
+        return pl.Array(pl.String, dtype.size)
+    return dtype
 
 
 def one_value(frame: pl.LazyFrame, names: Iterable[str], where: str) -> None:

@@ -27,6 +27,19 @@ def parse_size(size: str | int) -> int:
     return int(value)
 
 
+def as_size(size: float) -> str:
+    """Bytes as people write them.
+
+    >>> as_size(1_530_000)
+    '1.5 MB'
+    """
+    for unit in ("B", "KB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
 def machine_memory() -> int:
     """The bytes of this machine, or what its container is allowed, if that is less."""
     found = [UNKNOWN]

@@ -130,6 +130,19 @@ class Loader:
         plan = replace(self._plan, epoch=epoch)
         return ahead(self._make(plan, start, rank, world), self._prefetch)
 
+    def origin(self, epoch: int, step: int, row: int) -> str:
+        """Where a row of the global batch of a step comes from, in words."""
+        plan = replace(self._plan, epoch=epoch)
+        position = plan.share(step, 0, 1)[0] + row
+        window = plan.windows[plan.window_at(position)]
+        rest = int(plan.order(window)[position - window.first])
+        for number in window.groups:
+            group = self._groups[number]
+            if rest < group.rows:
+                return f"row {rest} of row group {group.index} of `{group.path}`"
+            rest -= group.rows
+        raise IndexError(f"step {step} has no row {row}")
+
     def __iter__(self) -> Generator[Batch]:
         """This process's share of the current epoch; the next call, after the last batch, gives the next epoch.
 

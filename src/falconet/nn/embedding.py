@@ -9,7 +9,7 @@ Shapes: N ids, U distinct ids, R rows of the batch, D width of a table, H width 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -25,6 +25,10 @@ from falconet.schema import Column
 Pooling = Literal["mean", "sum"]
 PADDING = 0
 _DIRECT = 64  # a table of up to this many rows per id is cheaper to mark than the ids are to sort
+
+
+Reader = Callable[[Tensor], Tensor]
+"""Distinct ids [U], ascending with padding first, to their rows [U, D], float32, on the device of the ids."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class Tables(nn.Module):
             weight[PADDING] = 0
             self.weights[_key(table)] = nn.Parameter(weight)
         self._collected: list[Touched] | None = None
+        self._readers: dict[str, Reader] = {}
+        self._on_host: set[str] = set()
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -104,6 +110,27 @@ class Tables(nn.Module):
             yield touched
         finally:
             self._collected = None
+
+    def read_by(self, table: str, reader: Reader | None) -> None:
+        """From now on, get the rows of a table from `reader` (None: from its weight), for a table that lies elsewhere.
+
+        Every process then looks up the same columns in the same order, for a reader may ask the others.
+        """
+        self.weight(table)  # is there
+        self._readers.pop(table, None)
+        if reader is not None:
+            self._readers[table] = reader
+
+    def keep_on_host(self, table: str) -> None:
+        """From now on, the weight of a table stays where it is when the module moves: only the rows that are read go
+        to the device of their ids."""
+        self.weight(table)
+        self._on_host.add(table)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Tables:
+        stay = [self.weight(table) for table in self._on_host]
+        super()._apply(lambda x: x if any(x is weight for weight in stay) else fn(x), recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def forward(self, batch: Batch, columns: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Column name to vectors [R, D], of all columns or the named ones; lists are pooled.
@@ -170,11 +197,15 @@ class Tables(nn.Module):
             _check_range(name, ids_N, cardinality)
         lengths = [len(x) for x in ids.values()]
         ids_U, place_N = distinct(torch.cat(list(ids.values())) if len(ids) > 1 else ids[group[0]], cardinality)
-        if self._collected is None:
-            rows_UD = F.embedding(ids_U, weight, padding_idx=PADDING)
+        reader = self._readers.get(table)
+        if reader is None and self._collected is None:
+            rows_UD = F.embedding(ids_U.to(weight.device), weight, padding_idx=PADDING).to(ids_U.device)
         else:
-            rows_UD = weight.detach().index_select(0, ids_U).requires_grad_(torch.is_grad_enabled())
-            self._collected.append(Touched(table, ids_U, rows_UD))
+            with torch.no_grad():
+                rows_UD = _rows(weight, ids_U) if reader is None else reader(ids_U)
+            if self._collected is not None:
+                rows_UD.requires_grad_(torch.is_grad_enabled())
+                self._collected.append(Touched(table, ids_U, rows_UD))
         return rows_UD, dict(zip(group, torch.split(place_N, lengths), strict=True))
 
     def _by_table(self, columns: Sequence[str] | None) -> list[list[str]]:
@@ -209,6 +240,10 @@ def distinct(ids_N: Tensor, cardinality: int) -> tuple[Tensor, Tensor]:
     place = torch.empty(cardinality, dtype=torch.int64, device=ids_N.device)
     place[ids_U] = torch.arange(len(ids_U), device=ids_N.device)
     return ids_U, place.index_select(0, ids_N)
+
+
+def _rows(weight: Tensor, ids_U: Tensor) -> Tensor:
+    return weight.index_select(0, ids_U.to(weight.device)).to(ids_U.device)
 
 
 def _pool(vectors_XD: Tensor, feature: Feature, place_N: Tensor, pooling: Pooling) -> Tensor:

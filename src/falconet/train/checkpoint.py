@@ -3,7 +3,7 @@
 config.json     what the run is: settings, model, data. Another run is refused in the same folder.
 metrics.jsonl   one line per epoch, without times: equal bytes for equal runs, interrupted or not
 run.jsonl       where, when and how fast
-snapshots/STEP  model.safetensors tables-0.safetensors optimizer.safetensors state.json
+snapshots/STEP  model.safetensors tables-0.safetensors … optimizer.safetensors state.json
 last.json       {"snapshot": STEP} to go on from; best.json the same, with its figures, for the best epoch
 model/          the trained model, and manifest.json: the run is finished
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,11 +30,11 @@ from falconet.progress import note
 from falconet.train.parallel import plain_keys
 
 FORMAT = 1
+_BESIDE = ("format", "world", "shards")  # what state.json has beside a position
 Resume = Literal["never", "auto", "must"]
 Figures = dict[str, float]
-GROUPS = ("model", "tables-0", "optimizer")
-Tensors = Mapping[str, Mapping[str, Tensor]]
-"""Tensors by group (one of GROUPS) and name."""
+Groups = Iterable[tuple[str, Mapping[str, Tensor] | None]]
+"""Tensors by name, one file's after the other's."""
 
 
 @dataclass
@@ -50,6 +50,10 @@ class Position:
     history: list[dict[str, Any]] = field(default_factory=list)  # the lines of metrics.jsonl
     best: dict[str, Any] | None = None  # the line of the best epoch
     stale: int = 0  # epochs since then
+    drops: int = 0  # of the learning rate, where it falls on a plateau
+    enough: bool = False  # a callback ended the training
+    scale: float = 1.0  # of the losses, in float16
+    good_steps: int = 0  # since that last changed
 
 
 class RunFolder:
@@ -110,22 +114,24 @@ class RunFolder:
         self.write_metrics(Position())
 
     def _last(self) -> Position | None:
-        last = self.path / "last.json"
-        if not last.is_file():
+        if not (self.path / "last.json").is_file():
             return None
-        snapshot = self._snapshot(last)
-        read_artifact(snapshot, "snapshot")
-        state = _json(snapshot / "state.json")
-        if state.pop("format") != FORMAT:
-            raise ArtifactError(f"`{snapshot}` is of another format than this version reads ({FORMAT})")
-        state.pop("world")
-        return Position(**state)
+        self.check("last")
+        state = _json(self._snapshot(self.path / "last.json") / "state.json")
+        return Position(**{name: x for name, x in state.items() if name not in _BESIDE})
 
-    def read(self, which: str) -> dict[str, dict[str, Tensor]]:
-        """The tensors of the snapshot that last.json or best.json names, found whole."""
+    def check(self, which: str) -> int:
+        """Find the snapshot that last.json or best.json names whole; in how many files its tables are."""
         snapshot = self._snapshot(self.path / f"{which}.json")
         read_artifact(snapshot, "snapshot")
-        return {group: _tensors(snapshot / f"{group}.safetensors") for group in GROUPS}
+        state = _json(snapshot / "state.json")
+        if state["format"] != FORMAT:
+            raise ArtifactError(f"`{snapshot}` has format {state['format']}, this version reads {FORMAT}")
+        return int(state["shards"])
+
+    def read(self, which: str, group: str) -> dict[str, Tensor]:
+        """The tensors of one file of a snapshot."""
+        return _tensors(self._snapshot(self.path / f"{which}.json") / f"{group}.safetensors")
 
     def _snapshot(self, pointer: Path) -> Path:
         name = _json(pointer).get("snapshot")
@@ -133,13 +139,13 @@ class RunFolder:
             raise ArtifactError(f"`{pointer}` names no snapshot", hint="remove the run's folder and train anew")
         return self.path / "snapshots" / name
 
-    def save(self, position: Position, tensors: Tensors, *, world: int, best: bool) -> None:
+    def save(self, position: Position, groups: Groups, *, world: int, shards: int, best: bool) -> None:
         """Write a snapshot; the last and the best stay, others go."""
         name = f"{position.done:08d}"
         with write_artifact(self.path / "snapshots" / name, "snapshot", overwrite=True) as draft:
-            for group in GROUPS:
-                _save(tensors[group], draft.path / f"{group}.safetensors")
-            state = {"format": FORMAT, "world": world, **asdict(position)}
+            for group, tensors in groups:
+                _save(tensors or {}, draft.path / f"{group}.safetensors")
+            state = {"format": FORMAT, "world": world, "shards": shards, **asdict(position)}
             (draft.path / "state.json").write_text(json.dumps(state, indent=1, sort_keys=True))
         if best:
             self._point("best", {"snapshot": name, **(position.best or {})})

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from falconet.errors import DataError, FalconetError
 from falconet.io.artifact import falconet_version
 from falconet.train.launch import launch, threads_each
-from falconet.train.parallel import bfloat16_is_fast
 from falconet.train.place import read_meeting, read_place
+from falconet.train.precision import bfloat16_is_fast
 from falconet.train.runtime import Runtime, built_for
 
 MEGABYTES = 32  # of the timed all-reduce

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from falconet.errors import ArtifactError
 from falconet.nn.embedding import Touched
+from falconet.train.exchange import RowGradient
 from falconet.train.runtime import Runtime
-from falconet.train.tables import RowGradient, TableOptimizer
+from falconet.train.tables import TableOptimizer
 
 if TYPE_CHECKING:
     from falconet.train.trainer import TrainConfig
@@ -29,6 +30,9 @@ class Optimizers:
             runtime,
             weight_decay=config.table_weight_decay,
             exchange_dtype=getattr(torch, config.exchange_dtype),
+            placement=config.table_placement,
+            dtype=getattr(torch, config.table_dtype),
+            seed=config.seed,
         )
         self._config = config
         apart = self.tables.weights if config.table_optimizer is not None else {}
@@ -51,11 +55,11 @@ class Optimizers:
         `careful`: nothing is updated where it is not finite.
         """
         rows = self.tables.gather(collected)
-        gradients = [p.grad for p in self._dense.values() if p.grad is not None]
-        gradients += [g.values for g in rows.values()]
+        dense = [p.grad for p in self._dense.values() if p.grad is not None]
+        gradients = [*dense, *(g.values for g in rows.values())]
         if scale is not None:
             torch._foreach_mul_(gradients, scale)
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = (torch.nn.utils.get_total_norm(dense).square() + self.tables.square_norm(rows)).sqrt()
         if self._config.clip_norm is not None:
             torch._foreach_mul_(gradients, (self._config.clip_norm / (norm + _TINY)).clamp(max=1.0))
         if not careful or bool(norm.isfinite()):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -43,44 +44,96 @@ class Objective(nn.Module):
         return losses_R.float()
 
 
-def wrap(objective: Objective, runtime: Runtime, batch: Batch) -> nn.Module:
-    """A module that maps a batch to losses [rows] as `objective` does, and adds up gradients over processes.
+class Parallel:
+    """An objective on all processes: the same losses, and gradients that are added up over processes.
 
-    Divide the sum of the losses by the rows of all processes, `batch.global_rows`. Frozen parameters, among them tables
-    that a `TableOptimizer` holds, are left alone. All processes start from rank 0's weights. `batch`, any batch of this
-    process, tells whether the loss uses all parameters.
+    A step takes one or more parts forward and back; only the last adds up, by one all-reduce for each bucket of
+    DistributedDataParallel. Parameters that a loss does not depend on, on some processes or on all, in some steps or in
+    all, do as they do on one process: those that no process used have no gradient.
+
+    Frozen parameters, among them tables that a `TableOptimizer` holds, are left alone. All processes start from rank
+    0's weights.
     """
-    share_batchnorm(objective)
-    if runtime.world == 1:
-        return objective
-    with torch.no_grad():
-        for x in (*objective.parameters(), *objective.buffers()):
-            dist.broadcast(x.data, 0)
-    if not any(p.requires_grad for p in objective.parameters()):
-        return objective
+
+    def __init__(self, objective: Objective, runtime: Runtime, *, compiled: bool = False) -> None:
+        share_batchnorm(objective)
+        self._runtime = runtime
+        self._parameters = [p for p in objective.parameters() if p.requires_grad]
+        self._used: set[int] = set()  # parameters, by id, that this step's losses depend on
+        self._learns = False
+        self._last = True
+        self._module: nn.Module = torch.compile(objective) if compiled else objective  # type: ignore[assignment]
+        if runtime.world == 1:
+            return
+        with torch.no_grad():
+            for x in (*objective.parameters(), *objective.buffers()):
+                dist.broadcast(x.data, 0)
+        if self._parameters:
+            self._module = _distributed(self._module)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """One loss per row of this process: [rows]."""
+        losses_R: Tensor = self._module(batch)
+        return losses_R
+
+    @contextmanager
+    def part(self, *, last: bool) -> Iterator[None]:
+        """Around forward and backward of one part of a step's rows."""
+        self._last = last
+        alone = nullcontext() if last else getattr(self._module, "no_sync", nullcontext)()
+        with alone:
+            yield
+
+    def backward(self, total: Tensor) -> None:
+        """Back through the sum of a part's losses."""
+        self._learns = self._learns or total.requires_grad
+        if self._runtime.world > 1 and self._parameters:
+            used = leaves(total)
+            self._used |= used
+            if self._last:
+                # DistributedDataParallel waits for all: the sum of no numbers has their gradient, which is zero.
+                idle = [p.flatten()[:0].sum() for p in self._parameters if id(p) not in used]
+                total = sum(idle, start=total)
+        if total.requires_grad:
+            total.backward()  # type: ignore[no-untyped-call]
+
+    def agree(self, values: Tensor) -> Tensor:
+        """After the last part: the sums of `values` over all processes, and how many of them learned something."""
+        learns = values.new_tensor([float(self._learns)])
+        used = [float(id(p) in self._used) for p in self._parameters] if self._runtime.world > 1 else []
+        summed = self._runtime.sums(torch.cat([values, learns, values.new_tensor(used)]))
+        length = len(values) + 1
+        if not all(used):  # where another process used what this one did not, the gradient stays
+            for parameter, users in zip(self._parameters, summed[length:].tolist(), strict=True):
+                if not users:
+                    parameter.grad = None
+        self._used, self._learns = set(), False
+        return summed[:length]
+
+
+def _distributed(module: nn.Module) -> DistributedDataParallel:
     # Our BatchNorm keeps equal statistics everywhere: nothing need be broadcast. torch 2.13 gave the switch a new name.
     names = inspect.signature(DistributedDataParallel.__init__).parameters
     switch = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
-    parallel = DistributedDataParallel(
-        objective,
-        gradient_as_bucket_view=True,
-        find_unused_parameters=not _uses_all(objective, runtime, batch),
-        **{switch: False},  # type: ignore[arg-type]
-    )
+    parallel = DistributedDataParallel(module, gradient_as_bucket_view=True, **{switch: False})  # type: ignore[arg-type]
     # The sum of gradients, where it would give the mean over processes, which is not that over rows.
     parallel.register_comm_hook(None, lambda state, bucket: _sum(bucket.buffer()))
     return parallel
 
 
-def _uses_all(objective: nn.Module, runtime: Runtime, batch: Batch) -> bool:
-    """Whether the loss depends on all parameters, on every process; else gradients must be looked for in each step."""
-    objective.eval()  # a BatchNorm's statistics stay as they are
-    loss = objective(batch).sum()
-    parameters = [p for p in objective.parameters() if p.requires_grad]
-    found = torch.autograd.grad(loss, parameters, allow_unused=True) if loss.requires_grad else (None,)
-    objective.train()
-    idle = torch.tensor([float(sum(gradient is None for gradient in found))])
-    return int(runtime.sums(idle)) == 0
+def leaves(x: Tensor) -> set[int]:
+    """The tensors that gradients of `x` end in, by id."""
+    found, seen, open_ = set(), set(), [x.grad_fn]
+    while open_:
+        node = open_.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            found.add(id(leaf))
+        open_.extend(before for before, _ in node.next_functions)
+    return found
 
 
 def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
@@ -127,9 +180,15 @@ def plain_keys(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return plain
 
 
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, where: str | Path = "the weights") -> None:
-    """Put weights into a model; either may be wrapped. Raises ArtifactError where names or shapes differ."""
-    plain, own = plain_keys(weights), plain_keys(unwrap(model).state_dict())
+def load_weights(
+    model: nn.Module, weights: Mapping[str, Tensor], *, where: str | Path = "the weights", apart: Container[str] = ()
+) -> None:
+    """Put weights into a model; either may be wrapped. Those `apart` are neither given nor missed.
+
+    Raises ArtifactError where names or shapes differ.
+    """
+    plain = plain_keys(weights)
+    own = {name: x for name, x in plain_keys(unwrap(model).state_dict()).items() if name not in apart}
     _compare(plain, own, where)
     with torch.no_grad():
         for name, tensor in own.items():
@@ -173,17 +232,6 @@ def share_tensors(runtime: Runtime, tensors: Mapping[str, Tensor] | None) -> dic
 
 def _empty(shape: list[int], dtype: str, device: torch.device) -> Tensor:
     return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-
-
-def bfloat16_is_fast(device: torch.device) -> bool:
-    """Whether the hardware multiplies matrices in bfloat16; where it does not, bfloat16 is slower than float32."""
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    flags = Path("/proc/cpuinfo")
-    if not flags.is_file():
-        return False
-    words = next((line.split() for line in flags.read_text().splitlines() if line.startswith("flags")), [])
-    return bool({"avx512_bf16", "amx_bf16"} & set(words))
 
 
 def trainable(model: nn.Module) -> tuple[int, int]:

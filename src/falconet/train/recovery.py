@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,20 +14,27 @@ from torch import Tensor, nn
 from falconet.config import config_hash, to_plain
 from falconet.errors import ArtifactError
 from falconet.models.base import Model
-from falconet.train.checkpoint import FORMAT, GROUPS, Position, Resume, RunFolder
+from falconet.train.checkpoint import FORMAT, Position, Resume, RunFolder
 from falconet.train.interfaces import Batches
 from falconet.train.optimizer import Optimizers
 from falconet.train.parallel import load_weights, plain_keys, share_tensors
 from falconet.train.runtime import Runtime
 
+_HOW = ("accumulate", "compile", "snapshot_steps", "snapshot_minutes", "table_placement")
+"""Settings of how, not of what, is trained: a run may go on with others."""
+
 
 class Recovery:
-    """Snapshots of one run, in a folder, or of its best weights alone in memory where there is no folder."""
+    """Snapshots of one run, in a folder, or of its best weights alone in memory where there is no folder.
+
+    All processes make every call; what goes wrong in the folder is an error on all of them.
+    """
 
     def __init__(self, folder: Path | None, model: nn.Module, optimizers: Optimizers, runtime: Runtime) -> None:
         self._folder = None if folder is None else RunFolder(folder)
         self._model, self._optimizers, self._runtime = model, optimizers, runtime
-        self._best: dict[str, Tensor] = {}
+        self._tables = optimizers.tables
+        self._best: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
 
     def open(self, config: Mapping[str, Any], resume: Resume) -> tuple[Position, bool]:
         """Where to begin, and whether the run is finished; weights and optimizers are put there."""
@@ -49,54 +56,107 @@ class Recovery:
         if found is None:
             return Position(), False
         if found["finished"]:
-            weights = folder.model_weights() if self._runtime.is_main else None
-            load_weights(self._model, share_tensors(self._runtime, weights), where=f"`{folder.path}`")
+            weights = self._share(lambda: folder.model_weights())
+            tables = {name: weights.pop(name) for name in self._tables.weights if name in weights}
+            self._put(weights, where=f"`{folder.path}`")
+            self._tables.load(tables)
         else:
             self._load("last")
         return Position(**found["position"]), bool(found["finished"])
 
     def save(self, position: Position, *, best: bool) -> None:
         """Keep what is needed to go on from here."""
-        if self._folder is None:
+        folder = self._folder
+        if folder is None:
             if best:
-                self._best = {name: x.detach().clone() for name, x in self._model.state_dict().items()}
+                self._best = _copies(self._dense_weights()), _copies(self._tables.values)
             return
-        if self._runtime.is_main:
-            tables = self._optimizers.tables.tensors()
-            weights = {name: x for name, x in plain_keys(self._model.state_dict()).items() if name not in tables}
-            tensors = {"model": weights, "tables-0": tables, "optimizer": self._optimizers.tensors()}
-            with _written(self._folder.path):
-                self._folder.save(position, tensors, world=self._runtime.world, best=best)
+        groups = self._groups()
+
+        def write() -> None:
+            with _written(folder.path):
+                folder.save(position, groups, world=self._runtime.world, shards=self._tables.shards, best=best)
+
+        def write_and_take_all() -> None:
+            try:
+                write()
+            finally:
+                _use_up(groups)  # the others give theirs in any case
+
+        if not self._runtime.is_main:
+            _use_up(groups)
+        self._runtime.on_main(write_and_take_all)
+
+    def _groups(self) -> Iterator[tuple[str, Mapping[str, Tensor] | None]]:
+        """The tensors of a snapshot, one file's after the other's; None on processes that do not write them."""
+        yield "model", self._dense_weights()
+        yield "optimizer", self._optimizers.tensors()
+        for shard in range(self._tables.shards):
+            yield f"tables-{shard}", self._tables.tensors(shard)
+
+    def _dense_weights(self) -> dict[str, Tensor]:
+        weights = plain_keys(self._model.state_dict())
+        return {name: x for name, x in weights.items() if name not in self._tables.weights}
 
     def back_to_best(self) -> None:
         """Give the model the weights of the best epoch."""
-        if self._folder is None:
-            load_weights(self._model, self._best)
-        else:
+        if self._folder is not None:
             self._load("best", weights_only=True)
+            return
+        dense, tables = self._best
+        self._put(dense, where="the best epoch")
+        for name, x in tables.items():
+            self._tables.values[name].copy_(x)
 
     def finish(self, step_key: str | None) -> None:
-        """Write the model, and that the run is finished; all processes leave together."""
-        if self._folder is not None and self._runtime.is_main:
-            with _written(self._folder.path):
-                self._folder.finish(self._model, step_key)
-        self._runtime.barrier()
+        """Write the whole model, and that the run is finished; all processes leave together."""
+        folder = self._folder
+
+        def write() -> None:
+            if folder is not None:
+                with _written(folder.path):
+                    folder.finish(self._model, step_key)
+
+        self._runtime.on_main(write)
 
     def log(self, event: str, **facts: str | float | int | bool | None) -> None:
-        """One line of run.jsonl, by the main process."""
-        if self._folder is not None and self._runtime.is_main:
-            with _written(self._folder.path):
-                self._folder.log(event, **facts)
+        """One line of run.jsonl."""
+        folder = self._folder
+
+        def write() -> None:
+            if folder is not None:
+                with _written(folder.path):
+                    folder.log(event, **facts)
+
+        self._runtime.on_main(write)
 
     def _load(self, which: str, *, weights_only: bool = False) -> None:
-        assert self._folder is not None
-        read = self._folder.read(which) if self._runtime.is_main else dict.fromkeys(GROUPS)
-        found = {group: share_tensors(self._runtime, read[group]) for group in GROUPS}
-        tables = {name: x for name, x in found["tables-0"].items() if name in self._optimizers.tables.weights}
-        load_weights(self._model, found["model"] | tables, where=f"the {which} snapshot of `{self._folder.path}`")
+        folder = self._folder
+        assert folder is not None
+        shards = int(self._runtime.on_main(lambda: folder.check(which)))
+        self._put(self._share(lambda: folder.read(which, "model")), where=f"the {which} snapshot of `{folder.path}`")
+        for shard in range(shards):
+            tables = self._share(lambda shard=shard: folder.read(which, f"tables-{shard}"))  # type: ignore[misc]
+            if weights_only:
+                tables = {name: x for name, x in tables.items() if name in self._tables.weights}
+            self._tables.load(tables, shard, shards)
         if not weights_only:
-            self._optimizers.tables.load(found["tables-0"])
-            self._optimizers.load(found["optimizer"])
+            self._optimizers.load(self._share(lambda: folder.read(which, "optimizer")))
+
+    def _put(self, dense: Mapping[str, Tensor], where: str) -> None:
+        load_weights(self._model, dense, where=where, apart=self._tables.weights)
+
+    def _share(self, read: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        return share_tensors(self._runtime, read() if self._runtime.is_main else None)
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: x.detach().clone() for name, x in tensors.items()}
+
+
+def _use_up(groups: Iterator[object]) -> None:
+    for _ in groups:
+        pass
 
 
 @contextmanager
@@ -124,7 +184,7 @@ def describe(
     return {
         "format": FORMAT,
         "step": step_key,
-        "train": to_plain(train),
+        "train": {name: x for name, x in to_plain(train).items() if name not in _HOW},
         "model": network,
         "data": _data(loader),
         "valid": None if valid is None else _data(valid),

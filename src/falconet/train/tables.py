@@ -1,8 +1,9 @@
-"""The optimizer of embedding tables, and how processes agree on it: only the touched rows are exchanged and updated.
+"""The optimizer of embedding tables: where their rows lie, and how processes agree on them.
 
-Placement "replicated": every process holds every table. Per step the processes exchange the ids they touched and the
-gradients of those rows, add up what belongs to one id in the order of ranks, and make the same update, so that the
-replicas stay equal bit for bit.
+Replicated tables are held by every process: per step the processes exchange the ids they touched and the gradients of
+those rows, add up what belongs to one id in the order of ranks, and make the same update, so that the replicas stay
+equal bit for bit. Rows of dealt tables (see placement.py) lie with one process each: what a batch reads is fetched
+from there, its gradients go back there and are added up in the same order.
 
 Shapes: U distinct ids, D width of a table, V rows of a table.
 """
@@ -11,78 +12,152 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from falconet.nn.collective import from_all
+from falconet.errors import ConfigError
+from falconet.memory import as_size, machine_memory
 from falconet.nn.embedding import Tables, Touched
+from falconet.train import rowwise
+from falconet.train.exchange import Exchange, RowGradient, add_up
+from falconet.train.placement import Asked, Size, describe, make_plan
+from falconet.train.rowwise import Rule
 from falconet.train.runtime import Runtime
 
-DECAY = 0.99  # of the mean square, per touch
-EPSILON = 1e-8
-
-
-@dataclass(frozen=True)
-class RowGradient:
-    """The gradient of some of the `rows` rows of a table: distinct ids [U], ascending, no padding; values [U, D]."""
-
-    rows: int
-    ids: Tensor
-    values: Tensor
+_SHARE = 2  # half of a device's memory is for tables; activations need the other half
+_PART = 1 << 24  # numbers that are broadcast at once
 
 
 class TableOptimizer:
-    """Updates the touched rows of all `Tables` of a model by one of these rules, g the gradient of a row:
+    """Updates the touched rows of all `Tables` of a model by a rule of rowwise.py, or by none: then gradients go to the
+    weights, dense, for another optimizer to use.
 
-    rowwise_rmsprop   v <- .99 v + .01 mean(g²), row -= lr g / (sqrt(v / (1 - .99^touches)) + 1e-8)
-    rowwise_adagrad   v <- v + mean(g²),         row -= lr g / (sqrt(v) + 1e-8)
-    sgd               row -= lr g
-    None              the gradient goes to the weight, dense, for another optimizer to use
+    `weight_decay` shrinks a touched row by learning rate x weight_decay with its update. `placement`: "auto", one of
+    placement.py's, or one for each table by name. `dtype`: what the rows are kept in while they train; bfloat16 rows
+    are rounded by chance, drawn from (seed, table, step, row). `memory`: bytes of a process for tables and their state.
 
-    `weight_decay` shrinks a touched row by lr x weight_decay before its update. The tables are frozen for autograd
-    while `hold` is entered, so that DistributedDataParallel leaves them alone.
+    While `hold` is entered the tables are frozen for autograd, so that DistributedDataParallel leaves them alone, and
+    the weights of dealt tables are empty; at its end every process has all rows again. After an error it does not wait
+    for others, and leaves dealt tables empty.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        rule: str | None,
+        rule: Rule | None,
         runtime: Runtime,
         *,
         weight_decay: float = 0.0,
         exchange_dtype: torch.dtype = torch.float32,
+        placement: Asked | Mapping[str, Asked] = "auto",
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+        memory: int | None = None,
     ) -> None:
         self._modules = {name: m for name, m in model.named_modules() if isinstance(m, Tables)}
-        self._rule, self._runtime = rule, runtime
-        self._weight_decay, self._exchange_dtype = weight_decay, exchange_dtype
+        self._rule: Rule | None = rule
+        self._runtime, self._weight_decay = runtime, weight_decay
+        self._dtype, self._seed = dtype, seed
+        self._exchange = Exchange(runtime, exchange_dtype)
         known = {id(p): name for name, p in model.named_parameters()}
         self.weights: dict[str, nn.Parameter] = {}
         self._names: dict[tuple[str, str], str] = {}
+        self._sizes: dict[str, Size] = {}
+        number = dtype.itemsize
         for module, tables in self._modules.items():
             for table in tables.tables:
                 weight = tables.weight(table)
                 if weight.requires_grad:  # what was frozen stays as it is
-                    self._names[module, table] = known[id(weight)]
-                    self.weights[known[id(weight)]] = weight
-        self.state: dict[str, dict[str, Tensor]] = {name: {} for name in self.weights}
-        for name, weight in self.weights.items():
-            if rule in ("rowwise_rmsprop", "rowwise_adagrad"):
-                self.state[name]["square"] = torch.zeros(len(weight), device=weight.device)
-            if rule == "rowwise_rmsprop":
-                self.state[name]["touches"] = torch.zeros(len(weight), device=weight.device)
+                    name = self._names[module, table] = known[id(weight)]
+                    self.weights[name] = weight
+                    rows, width = weight.shape
+                    beside = 4 * rowwise.numbers_per_row(rule, width)
+                    self._sizes[name] = Size(table, rows, width, number * width + beside)
+        on_gpu = runtime.device.type == "cuda"
+        self.plan = make_plan(
+            self._sizes,
+            placement,
+            world=runtime.world,
+            memory=_memory(runtime) if memory is None else memory,
+            on_gpu=on_gpu,
+        )
+        if rule is None and any(placed.placement not in ("replicated",) for placed in self.plan.values()):
+            raise ConfigError(
+                "tables without a `table_optimizer` have dense gradients, which every process must hold",
+                hint='table_placement="replicated", or a table_optimizer',
+            )
+        if rule is None and dtype != torch.float32:
+            raise ConfigError("tables in bfloat16 need a `table_optimizer`", hint='table_dtype="float32"')
+        for (module, table), name in self._names.items():
+            if self.plan[name].placement == "host" and on_gpu:
+                self._modules[module].keep_on_host(table)
+        self.values: dict[str, Tensor] = {}  # the rows that this process holds
+        self.state: dict[str, dict[str, Tensor]] = {}  # of these rows
+        self._steps = 0
+        self._told = False
+
+    @property
+    def described(self) -> list[str]:
+        """The plan in words."""
+        return describe(self.plan, self._runtime.world) if self.plan else []
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep autograd, and so DistributedDataParallel, away from the tables within the block."""
-        for weight in self.weights.values():
-            weight.requires_grad_(False)
+        """Take the tables away from autograd and DistributedDataParallel, and put their rows where the plan says."""
+        for (module, table), name in self._names.items():
+            self._take(self._modules[module], table, name)
         try:
             yield
-        finally:
-            for weight in self.weights.values():
-                weight.requires_grad_(True)
+        except BaseException:
+            self._let_go()
+            raise
+        self.gather_whole()
+        self._let_go()
+
+    def _take(self, tables: Tables, table: str, name: str) -> None:
+        weight, placed = self.weights[name], self.plan[name]
+        weight.requires_grad_(False)
+        if self._runtime.world > 1:  # all start from rank 0's
+            _broadcast(weight.data, 0, self._runtime)
+        held = weight.data[placed.layout.of(self._runtime.rank)] if placed.is_dealt else weight.data
+        held = held.to(self._dtype).clone() if placed.is_dealt else held.to(self._dtype)
+        weight.data = held.new_empty(0, held.shape[1]) if placed.is_dealt else held
+        self.values[name] = held
+        self.state[name] = rowwise.fresh_state(self._rule, held)
+        if placed.is_dealt or self._dtype != torch.float32:
+            tables.read_by(table, partial(self._read, name))
+
+    def _let_go(self) -> None:
+        for (module, table), name in self._names.items():
+            self.weights[name].requires_grad_(True)
+            self._modules[module].read_by(table, None)
+
+    def gather_whole(self) -> None:
+        """Give every weight all its rows, in float32, on every process."""
+        for name, placed in self.plan.items():
+            weight = self.weights[name]
+            if placed.is_dealt:
+                whole = self.values[name].new_empty(placed.size.rows, placed.size.width, dtype=torch.float32)
+                for rank in range(self._runtime.world):
+                    share = placed.layout.of(rank)
+                    mine = rank == self._runtime.rank
+                    part = self.values[name].float() if mine else torch.empty_like(whole[share])
+                    _broadcast(part, rank, self._runtime)
+                    whole[share] = part
+                weight.data = whole
+            else:
+                weight.data = weight.data.float()
+
+    def _read(self, name: str, ids_U: Tensor) -> Tensor:
+        """The rows of some ids, with padding first, in float32."""
+        held, placed = self.values[name], self.plan[name]
+        if not placed.is_dealt:
+            return held.index_select(0, ids_U.to(held.device)).to(ids_U.device).float()
+        rows_UD = self._exchange.fetch(placed.layout, held, ids_U[1:]).float()
+        return torch.cat([rows_UD.new_zeros(1, rows_UD.shape[1]), rows_UD])  # padding is zero and need not travel
 
     @contextmanager
     def collect(self) -> Iterator[list[tuple[str, list[Touched]]]]:
@@ -94,117 +169,154 @@ class TableOptimizer:
     def gather(self, collected: Sequence[tuple[str, list[Touched]]]) -> dict[str, RowGradient]:
         """The gradients of all processes' touched rows, after `backward`, by table; all processes call it.
 
-        `collected` is what was read in all parts of a batch. Without a rule the gradients go to the weights, and none
-        is given back.
+        `collected` is what was read in all parts of a batch. Of dealt tables each process gets the gradients of its
+        rows. Without a rule the gradients go to the weights, and none is given back.
         """
-        mine = {name: self._nothing(name) for name in self.weights}
         read: dict[str, list[RowGradient]] = {name: [] for name in self.weights}
         for module, touched in collected:
             for one in touched:
                 name = self._names.get((module, one.table))
                 if name is not None and one.rows.grad is not None:
                     # Padding is always the first of the distinct ids, and learns nothing.
-                    read[name].append(RowGradient(len(self.weights[name]), one.ids[1:], one.rows.grad[1:]))
-        for name, parts in read.items():
-            if parts:
-                mine[name] = add_up(parts)
-        gathered = exchange(mine, self._runtime, self._exchange_dtype)
+                    read[name].append(RowGradient(self._sizes[name].rows, one.ids[1:], one.rows.grad[1:]))
+        mine = {name: add_up(parts) if parts else self._nothing(name) for name, parts in read.items()}
+        replicated = {name: gradient for name, gradient in mine.items() if not self.plan[name].is_dealt}
+        found = self._exchange.add_up(replicated)
+        for name, gradient in mine.items():
+            if name not in found:
+                found[name] = self._exchange.deliver(self.plan[name].layout, gradient)
+        self._tell()
         if self._rule is not None:
-            return gathered
-        for name, gradient in gathered.items():
+            return {name: found[name] for name in mine}
+        for name, gradient in found.items():
             weight = self.weights[name]
             weight.grad = torch.zeros_like(weight).index_add_(0, gradient.ids, gradient.values)
         return {}
 
     @torch.no_grad()
-    def step(self, gathered: Mapping[str, RowGradient], learning_rate: float) -> None:
-        """Update the rows by the gradients that `gather` gave, which are used up."""
+    def square_norm(self, gathered: Mapping[str, RowGradient]) -> Tensor:
+        """The sum of the squares of what `gather` gave, over the rows of all tables; the same on every process."""
+        total = torch.zeros(2, device=self._runtime.device)
+        for name, gradient in gathered.items():
+            square = torch.linalg.vector_norm(gradient.values).square()
+            total[int(self.plan[name].is_dealt)] += square.to(total.device)
+        if any(placed.is_dealt for placed in self.plan.values()):
+            total[1:] = self._runtime.sums(total[1:])
+        return total.sum()
+
+    @torch.no_grad()
+    def step(self, gathered: Mapping[str, RowGradient], learning_rate: float, number: int | None = None) -> None:
+        """Update the rows by the gradients that `gather` gave, which are used up.
+
+        `number` of the step, from which the draws of bfloat16 rows are made: it goes on where a run is taken up.
+        """
+        self._steps = self._steps + 1 if number is None else number
         for name, gradient in gathered.items():
             if len(gradient.ids):
                 self._update(name, gradient, learning_rate)
 
     def _update(self, name: str, gradient: RowGradient, learning_rate: float) -> None:
-        ids_U, step_UD = gradient.ids, gradient.values
-        weight, state = self.weights[name].data, self.state[name]
+        assert self._rule is not None
+        values, placed = self.values[name], self.plan[name]
+        ids_U, gradient_UD = gradient.ids.to(values.device), gradient.values.to(values.device)
+        step_UD = rowwise.follow(self._rule, values, self.state[name], ids_U, gradient_UD, learning_rate)
         if self._weight_decay:
-            rows_UD = weight.index_select(0, ids_U)
-            weight.index_copy_(0, ids_U, rows_UD.mul_(1 - learning_rate * self._weight_decay))
-        if self._rule == "sgd":
-            weight.index_add_(0, ids_U, step_UD, alpha=-learning_rate)
-            return
-        square_U = torch.linalg.vector_norm(step_UD, dim=1).square() / weight.shape[1]
-        before_U = state["square"].index_select(0, ids_U)
-        if self._rule == "rowwise_rmsprop":
-            touches_U = state["touches"].index_select(0, ids_U) + 1
-            state["touches"].index_copy_(0, ids_U, touches_U)
-            after_U = before_U.lerp(square_U, 1 - DECAY)
-            size_U = (after_U / (1 - DECAY**touches_U)).sqrt()
-        else:
-            after_U = before_U + square_U
-            size_U = after_U.sqrt()
-        state["square"].index_copy_(0, ids_U, after_U)
-        # In place: the gradient is used up here, and large temporaries cost more than the arithmetic.
-        weight.index_add_(0, ids_U, step_UD.mul_((-learning_rate / (size_U + EPSILON)).unsqueeze(1)))
+            rowwise.shrink(values, ids_U, step_UD, learning_rate * self._weight_decay)
+        keys_U = None
+        if values.dtype != torch.float32:
+            rows_U = placed.layout.ids(ids_U, self._runtime.rank)
+            keys_U = rowwise.keys(placed.size.table, self._seed, self._steps, rows_U)
+        rowwise.move(values, ids_U, step_UD, keys_U)
 
     def _nothing(self, name: str) -> RowGradient:
-        weight = self.weights[name]
-        ids = torch.empty(0, dtype=torch.int64, device=weight.device)
-        return RowGradient(len(weight), ids, weight.new_empty(0, weight.shape[1]))
+        size, device = self._sizes[name], self._runtime.device
+        ids = torch.empty(0, dtype=torch.int64, device=device)
+        return RowGradient(size.rows, ids, torch.empty(0, size.width, device=device))
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The tables and the state of their rows, under names for a file."""
-        found = {name: weight.detach() for name, weight in self.weights.items()}
-        for name, state in self.state.items():
-            found |= {f"{name}/{key}": value for key, value in state.items()}
+    def _tell(self) -> None:
+        """Say once what a step exchanges."""
+        if self._told or self._runtime.world == 1 or not self.weights:
+            return
+        self._told = True
+        dense = sum(4 * size.rows * size.width for size in self._sizes.values())
+        world = self._runtime.world
+        self._runtime.note(
+            f"tables: this process gave {as_size(self._exchange.sent)} to others in the first step; "
+            f"a dense all-reduce gives {as_size(dense * 2 * (world - 1) / world)}"
+        )
+
+    @property
+    def sent(self) -> int:
+        """Bytes of rows, gradients and ids that this process gave to others so far."""
+        return self._exchange.sent
+
+    @property
+    def shards(self) -> int:
+        """Into how many files the tables go: one, or where rows are dealt one for each process."""
+        return self._runtime.world if any(placed.is_dealt for placed in self.plan.values()) else 1
+
+    def tensors(self, shard: int = 0) -> dict[str, Tensor] | None:
+        """On the main process: what process `shard` holds, rows and their state, under names for a file; else None.
+
+        Replicated tables are in the first shard. All processes call it, for one shard after the other.
+        """
+        mine = self._held(shard)
+        if shard == 0 or self._runtime.rank not in (0, shard):
+            return mine if self._runtime.is_main else None
+        if self._runtime.rank == shard:
+            for x in mine.values():
+                dist.send(_bytes(x), 0)
+            return None
+        found = {}
+        for name, x in mine.items():
+            found[name] = torch.empty_like(x)
+            dist.recv(_bytes(found[name]), shard)
         return found
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over the state of rows that `tensors` gave; the weights are loaded with the model's."""
-        for name, state in self.state.items():
-            for key, value in state.items():
-                value.copy_(tensors[f"{name}/{key}"])
+    def _held(self, shard: int) -> dict[str, Tensor]:
+        """The tensors of a shard: this process's own, or empty ones of their shapes."""
+        found = {}
+        for name, placed in self.plan.items():
+            if not placed.is_dealt and shard:
+                continue
+            rows = len(range(placed.size.rows)[placed.layout.of(shard)]) if placed.is_dealt else placed.size.rows
+            for key, x in {"": self.values[name], **self.state[name]}.items():
+                own = not placed.is_dealt or shard == self._runtime.rank
+                found[f"{name}/{key}" if key else name] = x if own else x.new_empty(rows, *x.shape[1:])
+        return found
+
+    def load(self, tensors: Mapping[str, Tensor], shard: int = 0, shards: int = 1) -> None:
+        """Take over rows and state from one of the shards that `tensors` gave, on however many processes that was.
+
+        A shard has all rows of a table, or rows `shard`, `shard + shards`, ...; names that are not there are left out.
+        """
+        for name, placed in self.plan.items():
+            for key, held in {"": self.values[name], **self.state[name]}.items():
+                given = tensors.get(f"{name}/{key}" if key else name)
+                if given is None or not len(given):
+                    continue
+                rows = placed.size.rows
+                ids_N = torch.arange(rows) if len(given) == rows else torch.arange(shard, rows, shards)
+                if placed.is_dealt:
+                    here_N = placed.layout.owners(ids_N) == self._runtime.rank
+                    ids_N, given = placed.layout.places(ids_N[here_N]), given[here_N]
+                held.index_copy_(0, ids_N.to(held.device), given.to(held))
 
 
-def add_up(parts: Sequence[RowGradient]) -> RowGradient:
-    """One gradient from several: the values of an id are added in the order of the parts, on every device."""
-    if len(parts) == 1:
-        return parts[0]
-    seen_V = torch.zeros(parts[0].rows, dtype=torch.bool, device=parts[0].ids.device)
-    for part in parts:
-        seen_V.index_fill_(0, part.ids, True)
-    ids_U = seen_V.nonzero().squeeze(1)
-    total_UD = parts[0].values.new_zeros(len(ids_U), parts[0].values.shape[1])
-    for part in parts:  # the ids of a part are distinct, so each addition has one order
-        total_UD.index_add_(0, torch.searchsorted(ids_U, part.ids), part.values)
-    return RowGradient(parts[0].rows, ids_U, total_UD)
+def _memory(runtime: Runtime) -> int:
+    if runtime.device.type == "cuda":
+        return torch.cuda.mem_get_info(runtime.device)[1] // _SHARE
+    return machine_memory() // runtime.local_world // _SHARE
 
 
-def exchange(mine: Mapping[str, RowGradient], runtime: Runtime, dtype: torch.dtype) -> dict[str, RowGradient]:
-    """The sum over all processes of every table's gradient, the same bits on each of them."""
-    if runtime.world == 1 or not mine:
-        return dict(mine)
-    lengths_T = torch.tensor([len(g.ids) for g in mine.values()], device=runtime.device)
-    lengths = from_all(lengths_T).tolist()
-    widths = [g.values.shape[1] for g in mine.values()]
-    ids = _gather(torch.cat([g.ids for g in mine.values()]), [sum(row) for row in lengths])
-    values = _gather(
-        torch.cat([g.values.reshape(-1) for g in mine.values()]).to(dtype),
-        [sum(n * d for n, d in zip(row, widths, strict=True)) for row in lengths],
-    )
-    parts: dict[str, list[RowGradient]] = {name: [] for name in mine}
-    for row, row_ids, row_values in zip(lengths, ids, values, strict=True):
-        each_ids = torch.split(row_ids, row)
-        each_values = torch.split(row_values, [n * d for n, d in zip(row, widths, strict=True)])
-        for (name, g), some_ids, some_values, d in zip(mine.items(), each_ids, each_values, widths, strict=True):
-            parts[name].append(RowGradient(g.rows, some_ids, some_values.view(-1, d).float()))
-    return {name: add_up(some) for name, some in parts.items()}
+def _broadcast(x: Tensor, source: int, runtime: Runtime) -> None:
+    """Rank `source`'s values, on every process; through the device, part by part, where they lie elsewhere."""
+    for part in torch.split(x, max(_PART // max(x[:1].numel(), 1), 1)):
+        there = part.to(runtime.device).contiguous()
+        dist.broadcast(there, source)
+        if there.data_ptr() != part.data_ptr():
+            part.copy_(there)
 
 
-def _gather(x: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """Every process's values, by rank."""
-    longest = max(lengths)
-    if not longest:
-        return [x] * len(lengths)
-    padded = x.new_zeros(longest)
-    padded[: len(x)] = x
-    return [row[:n] for row, n in zip(from_all(padded), lengths, strict=True)]
+def _bytes(x: Tensor) -> Tensor:
+    return (x if x.dim() > 1 else x.unsqueeze(1)).contiguous().view(torch.uint8)

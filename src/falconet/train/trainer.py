@@ -8,14 +8,11 @@ on all processes: so a run may be cut off and taken up, and its processes never 
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -24,13 +21,19 @@ from torch import Tensor, nn
 from falconet.batch import Batch
 from falconet.errors import ConfigError, DataError
 from falconet.progress import progress
+from falconet.train.callbacks import Callback
 from falconet.train.checkpoint import Position, Resume
 from falconet.train.interfaces import Batches, Metrics
 from falconet.train.optimizer import Optimizers
-from falconet.train.parallel import Objective, bfloat16_is_fast, trainable, unwrap, wrap
+from falconet.train.parallel import Objective, Parallel, trainable, unwrap
+from falconet.train.placement import Asked, check_placement
+from falconet.train.precision import Precision, choose, first_scale, hopeless, rescale
 from falconet.train.recovery import Recovery, describe
+from falconet.train.rowwise import Rule
 from falconet.train.runtime import Runtime
-from falconet.train.schedule import Schedule, factor, step_seed
+from falconet.train.schedule import Schedule, factor, own_random_numbers, sow, step_seed
+from falconet.train.signals import Signals
+from falconet.train.trouble import in_words, no_number
 from falconet.train.validate import is_better, sums, validate
 
 _LOOK = 16  # steps between two looks at a GPU's losses: each look waits for the device
@@ -44,25 +47,33 @@ class TrainConfig:
     optimizer: Literal["adam", "adamw", "sgd", "adagrad"] = "adam"  # of the dense layers
     learning_rate: float = 0.001
     weight_decay: float = 0.0
-    table_optimizer: Literal["rowwise_rmsprop", "rowwise_adagrad", "sgd"] | None = "rowwise_rmsprop"  # None: as dense
+    table_optimizer: Rule | None = "rowwise_rmsprop"  # None: as dense
     table_learning_rate: float = 0.01
     table_weight_decay: float = 0.0  # of the rows a step touches
+    table_placement: Asked | Mapping[str, Asked] = "auto"  # of all tables, or by name; see train/placement.py
+    table_dtype: Literal["float32", "bfloat16"] = "float32"  # what rows are kept in while they train
     exchange_dtype: Literal["float32", "bfloat16"] = "float32"  # of table gradients between processes
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 where the hardware multiplies it
+    precision: Precision = "auto"  # of the dense layers; auto: the fastest that the hardware has
+    accumulate: int = 1  # parts in which a batch goes through the model: the same step, in less memory
     schedule: Schedule = "constant"
     warmup: int = 0  # steps
+    decay: float = 0.1  # of the rate, where `schedule` is "step" or "plateau",
+    decay_every: int = 10  # after so many steps, or so many epochs without a better `monitor`
     clip_norm: float | None = None  # of the whole gradient, tables and all
+    compile: bool = False  # by torch.compile, which on a CPU needs a C++ compiler and takes its time at first
     seed: int = 0
     snapshot_steps: int | None = None  # None: at the end of each epoch; a number: every so many steps as well
+    snapshot_minutes: float | None = None  # likewise
     patience: int | None = None  # epochs without a better `monitor` after which training stops
     monitor: str = "loss"  # of the validation: "loss" or one of the metrics
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "snapshot_steps", "patience"):
+        check_placement(self.table_placement)
+        for name in ("epochs", "accumulate", "decay_every", "snapshot_steps", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"`{name}` is {value}", hint="at least 1")
-        for name in ("learning_rate", "table_learning_rate", "clip_norm"):
+        for name in ("learning_rate", "table_learning_rate", "clip_norm", "decay", "snapshot_minutes"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"`{name}` is {value}", hint="above 0")
@@ -85,8 +96,14 @@ class TrainResult:
 class Trainer:
     """Trains models as `config` says. With `folder`, the run is kept there and can be resumed."""
 
-    def __init__(self, config: TrainConfig, folder: str | Path | None = None, runtime: Runtime | None = None) -> None:
-        self.config, self.runtime = config, runtime
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: str | Path | None = None,
+        runtime: Runtime | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.config, self.runtime, self.callbacks = config, runtime, tuple(callbacks)
         self.folder = None if folder is None else Path(folder)
 
     def fit(
@@ -106,13 +123,15 @@ class Trainer:
         figures of the validation, from `model(batch)` and the only target. `step_key` stands in the run's manifest.
         `on_step`: called with the step, from 1 over all epochs, and its mean loss over the rows of all processes.
 
-        Raises ConfigError, DataError (also for a loss that is not a number) and ArtifactError (a run that cannot be
-        resumed). When any of the processes gets SIGUSR1, a snapshot is written and training goes on; on SIGTERM one is
-        written and SystemExit(143) raised.
+        Raises ConfigError (also where memory does not suffice), DataError (also for a loss or a gradient that is not a
+        number) and ArtifactError (a run that cannot be resumed, or not be written). When any of the processes gets
+        SIGUSR1, a snapshot is written and training goes on; on SIGTERM one is written and SystemExit(143) raised.
         """
-        if self.config.patience is not None and valid is None:
-            raise ConfigError("`patience` without validation data", hint="fit(..., valid=loader), or no patience")
-        if valid is not None and metrics is None and self.config.monitor != "loss":
+        has_valid = valid is not None
+        if (self.config.patience is not None or self.config.schedule == "plateau") and not has_valid:
+            what = "`patience`" if self.config.patience is not None else '`schedule="plateau"`'
+            raise ConfigError(f"{what} without validation data", hint="fit(..., valid=loader), or another setting")
+        if has_valid and metrics is None and self.config.monitor != "loss":
             raise ConfigError(
                 f"`monitor` is {self.config.monitor!r}, but the validation has no figure but the loss",
                 hint="fit(..., metrics=...)",
@@ -143,39 +162,57 @@ class _Fit:
         metrics: Metrics | None,
         on_step: Callable[[int, float], None] | None,
     ) -> None:
-        self.config, self.folder, self.on_step = trainer.config, trainer.folder, on_step
+        self.config, self.on_step = trainer.config, on_step
         self.model, self.loader, self.valid, self.metrics = model, loader, valid, metrics
-        self.runtime = trainer.runtime or Runtime.start()
-        self.gpu = self.runtime.device.type == "cuda"
-        self.plain = Objective(model.to(self.runtime.device))
-        self.objective: nn.Module | None = None  # `plain` for many processes, from the first batch on
-        self.optimizers = Optimizers(model, self.config, self.runtime)
+        self.runtime = runtime = trainer.runtime or Runtime.start()
+        self.callbacks = [c for c in trainer.callbacks if runtime.is_main or not c.main_only]
+        self.gpu = runtime.device.type == "cuda"
+        self.objective = Objective(model.to(runtime.device))
+        self.optimizers = Optimizers(model, self.config, runtime)
         if not self.optimizers.tables.weights and not trainable(model)[0]:
             raise ConfigError(f"{type(model).__name__} has nothing to learn", hint="no parameter requires a gradient")
-        self.recovery = Recovery(self.folder, model, self.optimizers, self.runtime)
-        self.bfloat16 = self._use_bfloat16()
+        self.folder = trainer.folder
+        self.recovery = Recovery(trainer.folder, model, self.optimizers, runtime)
+        self.dtype = choose(self.config.precision, runtime)
         self.position = Position()
-        self.unread: list[Tensor] = []
-        self.told_to_stop = self.told_to_save = False  # by a signal, and perhaps this process alone
-        self.stop = self.save = False  # the same, known to all processes
+        self.signals = Signals(self.config.snapshot_minutes if runtime.is_main else None)
+        self.unread: list[tuple[Tensor, float]] = []
+        self.stop = self.save = False  # what any process was asked, known to all
 
     def run(self, resume: Resume, step_key: str | None) -> TrainResult:
         config = describe(self.config, self.model, self.loader, self.valid, step_key)
-        with self.optimizers.tables.hold(), torch.random.fork_rng(range(torch.cuda.device_count() if self.gpu else 0)):
+        with self.optimizers.tables.hold(), own_random_numbers():
             self.position, finished = self.recovery.open(config, resume)
             if not finished:
-                self._announce()
-                with self._on_signals():
-                    while self.position.epoch < self.config.epochs and not self._out_of_patience():
-                        self._epoch()
+                self._train(config)
                 if self.valid is not None:
                     self.recovery.back_to_best()
-                self.recovery.finish(step_key)
+        if not finished:
+            self.recovery.finish(step_key)
         place = self.position
         figures = place.best if self.valid is not None and place.best else place.history[-1]
         return TrainResult(
             metrics=figures, epochs=place.epoch, rows=place.rows, path=self.folder, history=tuple(place.history)
         )
+
+    def _train(self, config: Mapping[str, Any]) -> None:
+        self._announce()
+        first_scale(self.position, self.dtype)
+        self.parallel = Parallel(self.objective, self.runtime, compiled=self.config.compile)
+        with self.signals, self._told(config):
+            while self.position.epoch < self.config.epochs and not self._enough():
+                self._epoch()
+
+    @contextmanager
+    def _told(self, config: Mapping[str, Any]) -> Iterator[None]:
+        """Callbacks hear of the start, and in any case of the end."""
+        try:
+            for callback in self.callbacks:
+                callback.start(config)
+            yield
+        finally:
+            for callback in self.callbacks:
+                callback.end()
 
     def _epoch(self) -> None:
         place, runtime, every = self.position, self.runtime, self.config.snapshot_steps
@@ -187,7 +224,8 @@ class _Fit:
         ):
             self.model.train()
             for batch in batches:
-                self._step(batch)
+                with in_words(batch.rows, self.config.accumulate, runtime.device):
+                    self._step(batch.to(runtime.device))
                 if task is not None:
                     task.advance(batch.global_rows)
                 last = place.step == len(self.loader)
@@ -203,37 +241,65 @@ class _Fit:
         self._end_epoch(place.rows - before, time.monotonic() - start)
 
     def _step(self, batch: Batch) -> None:
-        place, runtime = self.position, self.runtime
-        batch = batch.to(runtime.device)
-        if self.objective is None:
-            self.objective = wrap(self.plain, runtime, batch)
-        torch.manual_seed(step_seed(self.config.seed, place.epoch, place.step, runtime.rank))
-        with self.optimizers.tables.collect() as touched:
-            with self._autocast():
-                losses_R = self.objective(batch)
-            to_save, self.told_to_save = self.told_to_save, False
-            global_sums = runtime.sums(sums(losses_R, batch, self.told_to_stop, to_save))
-            total = losses_R.sum() if batch.weights is None else (losses_R * batch.weights).sum()
-            (total / global_sums[1].clamp(min=1e-30).float()).backward()  # gradients are added up over processes
-        steps = self.config.epochs * len(self.loader)
-        self.optimizers.step(touched, factor(self.config.schedule, place.done, steps, self.config.warmup))
+        """Forward and back through the parts of a batch, one sum over processes, one update."""
+        place, parts = self.position, self.config.accumulate
+        sow(step_seed(self.config.seed, place.epoch, place.step, self.runtime.rank))
+        totals = torch.zeros(2, dtype=torch.float64, device=self.runtime.device)
+        touched = []
+        for i in range(parts):
+            part = batch if parts == 1 else batch[i * batch.rows // parts : (i + 1) * batch.rows // parts]
+            with self.optimizers.tables.collect() as read, self.parallel.part(last=i == parts - 1):
+                with self._autocast():
+                    losses_R = self.parallel(part)
+                totals += sums(losses_R, part)
+                total = losses_R.sum() if part.weights is None else (losses_R * part.weights).sum()
+                self.parallel.backward(total * (place.scale / batch.global_rows))
+                touched += read
+        told = totals.new_tensor([float(self.signals.stop), float(self.signals.save())])
+        totals = self.parallel.agree(torch.cat([totals, told]))
+        rate = self._rate()
+        norm = self.optimizers.step(touched, rate, self._unscale(batch, totals), careful=self.dtype == torch.float16)
+        if self.dtype == torch.float16:
+            if not (fine := math.isfinite(norm)) and hopeless(place):
+                raise no_number("gradient", float(norm), self.loader, place.epoch, place.step)
+            rescale(place, fine)
         place.step, place.done, place.rows = place.step + 1, place.done + 1, place.rows + batch.global_rows
-        self.unread.append(global_sums)
+        self.unread.append((torch.cat([totals, norm.to(totals).reshape(1)]), rate * self.config.learning_rate))
+
+    def _rate(self) -> float:
+        config, place = self.config, self.position
+        steps = config.epochs * len(self.loader)
+        return factor(
+            config.schedule, place.done, steps, config.warmup,
+            decay=config.decay, every=config.decay_every, drops=place.drops,
+        )  # fmt: skip
+
+    def _unscale(self, batch: Batch, totals: Tensor) -> Tensor | None:
+        """What makes the gradient that of the mean over rows, or over their weights, again."""
+        if batch.weights is None and self.dtype != torch.float16:
+            return None
+        weight = totals.new_tensor(batch.global_rows) if batch.weights is None else totals[1].clamp(min=1e-30)
+        return (batch.global_rows / (weight * self.position.scale)).float()
 
     def _read(self) -> None:
-        """Take in the sums of the last steps: loss, weight, and what any process was told to do."""
+        """Take in the sums of the last steps: what they came to, and what any process was asked."""
         place = self.position
-        for behind, values in zip(reversed(range(len(self.unread))), self.unread, strict=True):
-            loss, weight, stop, save = values.tolist()
-            if not math.isfinite(loss):
-                raise DataError(
-                    f"the loss is {loss} at step {place.step - behind} of epoch {place.epoch + 1}",
-                    hint="a smaller learning rate, `clip_norm`, or a look for infinite values in the features",
-                )
+        for behind, (values, rate) in zip(reversed(range(len(self.unread))), self.unread, strict=True):
+            loss, weight, stop, save, learns, norm = values.tolist()
+            if not learns:
+                name = type(self.model).__name__
+                raise ConfigError(f"{name} learns nothing: its loss depends on no parameter that requires a gradient")
+            skipped = self.dtype == torch.float16 and not math.isfinite(norm)
+            if not math.isfinite(loss) or not (math.isfinite(norm) or skipped):
+                what, value = ("gradient", norm) if math.isfinite(loss) else ("loss", loss)
+                raise no_number(what, value, self.loader, place.epoch, place.step - behind - 1)
             place.loss, place.weight = place.loss + loss, place.weight + weight
             self.stop, self.save = self.stop or stop > 0, self.save or save > 0
+            mean = loss / weight if weight else 0.0
             if self.on_step is not None:
-                self.on_step(place.done - behind, loss / weight if weight else 0.0)
+                self.on_step(place.done - behind, mean)
+            for callback in self.callbacks:
+                callback.step(place.done - behind, {"loss": mean, "learning_rate": rate, "gradient_norm": norm})
         self.unread.clear()
 
     def _end_epoch(self, rows: int, seconds: float) -> None:
@@ -246,7 +312,10 @@ class _Fit:
             better = is_better(self.config.monitor, line["valid"], place.best and place.best["valid"])
         place.history.append(line)
         place.best, place.stale = (line, 0) if better else (place.best, place.stale + 1)
+        place.drops += place.stale > 0 and place.stale % self.config.decay_every == 0
         place.epoch, place.step, place.loss, place.weight = place.epoch + 1, 0, 0.0, 0.0
+        ends = sum(bool(callback.epoch(place.epoch, line)) for callback in self.callbacks)
+        place.enough = int(self.runtime.sums(torch.tensor([float(ends)]))) > 0
         self.recovery.save(place, best=better and self.valid is not None)
         rate = rows / max(seconds, 1e-9)
         figures = {"loss": line["loss"], **{f"valid {name}": x for name, x in line.get("valid", {}).items()}}
@@ -256,46 +325,21 @@ class _Fit:
         )
         self.recovery.log("epoch", epoch=place.epoch, rows=rows, seconds=seconds, rows_per_s=rate)
 
-    def _out_of_patience(self) -> bool:
-        return self.config.patience is not None and self.position.stale >= self.config.patience
-
-    def _use_bfloat16(self) -> bool:
-        if self.config.precision != "auto":
-            return self.config.precision == "bfloat16"
-        able = torch.tensor([float(bfloat16_is_fast(self.runtime.device))])
-        return int(self.runtime.sums(able)) == self.runtime.world  # all processes, or none
+    def _enough(self) -> bool:
+        """Whether a callback said so, or patience is at its end."""
+        patience = self.config.patience
+        return self.position.enough or (patience is not None and self.position.stale >= patience)
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.runtime.device.type, torch.bfloat16, enabled=self.bfloat16)
+        return torch.autocast(self.runtime.device.type, self.dtype, enabled=self.dtype != torch.float32)
 
     def _announce(self) -> None:
         learn, total = trainable(self.model)
         learn += sum(weight.numel() for weight in self.optimizers.tables.weights.values())
-        world, device, precision = self.runtime.world, self.runtime.device.type, "bf16" if self.bfloat16 else "fp32"
+        world, device, precision = self.runtime.world, self.runtime.device.type, str(self.dtype).removeprefix("torch.")
         self.runtime.note(
             f"{type(self.model).__name__}: {learn:,} of {total:,} parameters learn; {world} process(es) on {device}, "
             f"{precision}; tables replicated{', touched rows exchanged' if world > 1 else ''}"
         )
-        self.recovery.log("start", step=self.position.done, world=world, device=device, precision=precision)
-
-    @contextmanager
-    def _on_signals(self) -> Iterator[None]:
-        """Within the block SIGTERM asks for a stop and SIGUSR1 for a snapshot; the loop does it after the step."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self.told_to_stop = True
-
-        def save(number: int, frame: FrameType | None) -> None:
-            self.told_to_save = True
-
-        before = {signal.SIGTERM: signal.signal(signal.SIGTERM, stop)}
-        if hasattr(signal, "SIGUSR1"):  # not on Windows
-            before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, save)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        place, parts = self.position, self.config.accumulate
+        self.recovery.log("start", step=place.done, world=world, device=device, precision=precision, accumulate=parts)

@@ -23,14 +23,12 @@ from falconet.train.runtime import Runtime
 LOWER_IS_BETTER = ("loss", "log_loss", "mse", "rmse", "mae")
 
 
-def sums(losses_R: Tensor, batch: Batch, stop: bool = False, save: bool = False) -> Tensor:
-    """Of this process, in float64: sum of the losses, sum of the weights (or rows), and what it was told to do."""
+def sums(losses_R: Tensor, batch: Batch) -> Tensor:
+    """Of this process, in float64: the sum of the losses, and the sum of the weights, or the rows: [2]."""
     losses_R = losses_R.detach().double()
     if batch.weights is None:
-        loss, weight = losses_R.sum(), losses_R.new_tensor(float(batch.rows))
-    else:
-        loss, weight = (losses_R * batch.weights).sum(), batch.weights.double().sum()
-    return torch.stack([loss, weight, *losses_R.new_tensor([float(stop), float(save)])])
+        return torch.stack([losses_R.sum(), losses_R.new_tensor(float(batch.rows))])
+    return torch.stack([(losses_R * batch.weights).sum(), batch.weights.double().sum()])
 
 
 @torch.no_grad()
@@ -43,7 +41,7 @@ def validate(
 ) -> Figures:
     """The mean loss and the metrics of a model, the same on every process."""
     objective = Objective(model).eval()
-    total = torch.zeros(4, dtype=torch.float64, device=runtime.device)
+    total = torch.zeros(2, dtype=torch.float64, device=runtime.device)
     states = []
     with closing(valid.batches(0, 0, runtime.rank, runtime.world)) as batches:
         for batch in (b.to(runtime.device) for b in batches):
@@ -51,7 +49,7 @@ def validate(
                 total += sums(objective(batch), batch)
                 if metrics is not None:
                     states.append(metrics.partial(model(batch).float(), _target(batch)))
-    loss, weight, *_ = runtime.sums(total).tolist()
+    loss, weight = runtime.sums(total).tolist()
     figures: Figures = {"loss": loss / weight if weight else 0.0}
     if metrics is not None:
         figures |= metrics.finish({name: _of_all(x, runtime) for name, x in metrics.merge(states).items()})

@@ -1,0 +1,149 @@
+"""How processes exchange rows of tables and their gradients: only what a batch touches.
+
+Shapes: U distinct ids, D width of a table, W processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from falconet.nn.collective import from_all
+from falconet.train.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class RowGradient:
+    """The gradient of some of the `rows` rows of a table: distinct ids [U], ascending, no padding; values [U, D]."""
+
+    rows: int
+    ids: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which process holds which of the `rows` rows of a table that is dealt to `world` processes.
+
+    `owner` holds all of them; without one, row i lies with process i modulo `world`: codes are ordered by how frequent
+    they are, so all processes get their part of the work.
+    """
+
+    rows: int
+    world: int = 1
+    owner: int | None = None
+
+    def owners(self, ids_U: Tensor) -> Tensor:
+        """The process of each id."""
+        return ids_U % self.world if self.owner is None else torch.full_like(ids_U, self.owner)
+
+    def places(self, ids_U: Tensor) -> Tensor:
+        """The place of each id among the rows of its process."""
+        return ids_U // self.world if self.owner is None else ids_U
+
+    def ids(self, places_U: Tensor, rank: int) -> Tensor:
+        """The ids of rows at some places of a process: the inverse of `places`."""
+        return places_U * self.world + rank if self.owner is None and self.world > 1 else places_U
+
+    def of(self, rank: int) -> slice:
+        """The rows of a process."""
+        if self.owner is None:
+            return slice(rank, self.rows, self.world)
+        return slice(0, self.rows if rank == self.owner else 0)
+
+
+class Exchange:
+    """The collective operations of a run's tables; every process calls each of them, also one that touched nothing."""
+
+    def __init__(self, runtime: Runtime, dtype: torch.dtype = torch.float32) -> None:
+        self._runtime, self._dtype = runtime, dtype
+        self.sent = 0  # bytes that this process gave to others so far
+
+    def add_up(self, mine: Mapping[str, RowGradient]) -> dict[str, RowGradient]:
+        """The sum over all processes of every table's gradient, the same bits on each of them."""
+        if self._runtime.world == 1 or not mine:
+            return dict(mine)
+        lengths = from_all(_counts([len(g.ids) for g in mine.values()], self._runtime.device)).tolist()
+        widths = [g.values.shape[1] for g in mine.values()]
+        ids = self._gather(torch.cat([g.ids.to(_id_type(g.rows)) for g in mine.values()]), [sum(n) for n in lengths])
+        values = self._gather(
+            torch.cat([g.values.reshape(-1).to(self._dtype) for g in mine.values()]),
+            [sum(n * d for n, d in zip(row, widths, strict=True)) for row in lengths],
+        )
+        parts: dict[str, list[RowGradient]] = {name: [] for name in mine}
+        for row, row_ids, row_values in zip(lengths, ids, values, strict=True):
+            each_ids = torch.split(row_ids, row)
+            each_values = torch.split(row_values, [n * d for n, d in zip(row, widths, strict=True)])
+            for (name, g), some_ids, some_values, d in zip(mine.items(), each_ids, each_values, widths, strict=True):
+                parts[name].append(RowGradient(g.rows, some_ids.long(), some_values.view(-1, d).float()))
+        return {name: add_up(some) for name, some in parts.items()}
+
+    def _gather(self, x: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+        """Every process's values, by rank."""
+        longest = max(lengths)
+        if not longest:
+            return [x] * len(lengths)
+        padded = x.new_empty(longest)
+        padded[: len(x)] = x
+        self.sent += (len(lengths) - 1) * longest * x.element_size()
+        return [row[:n] for row, n in zip(from_all(padded), lengths, strict=True)]
+
+    def fetch(self, layout: Layout, held: Tensor, ids_U: Tensor) -> Tensor:
+        """The rows of some ids from the processes that hold them: [U, D]. `held` are the rows that this one holds."""
+        order_U, give, take = self._routes(layout, ids_U)
+        asked = self._all_to_all(layout.places(ids_U).index_select(0, order_U), give, take)
+        answers = self._all_to_all(held.index_select(0, asked.to(held.device)).to(ids_U.device), take, give)
+        return torch.empty_like(answers).index_copy_(0, order_U, answers)
+
+    def deliver(self, layout: Layout, gradient: RowGradient) -> RowGradient:
+        """The gradient of the rows that this process holds, from all processes, with the ids of its own rows."""
+        order_U, give, take = self._routes(layout, gradient.ids)
+        ids = self._all_to_all(layout.places(gradient.ids).index_select(0, order_U), give, take)
+        values = self._all_to_all(gradient.values.index_select(0, order_U).to(self._dtype), give, take).float()
+        parts = zip(torch.split(ids, take), torch.split(values, take), strict=True)
+        return add_up([RowGradient(layout.rows, some_ids, some_values) for some_ids, some_values in parts])
+
+    def _routes(self, layout: Layout, ids_U: Tensor) -> tuple[Tensor, list[int], list[int]]:
+        """The ids in the order of the processes that hold them, how many go to each, and how many come from each."""
+        owners_U = layout.owners(ids_U)
+        order_U = torch.argsort(owners_U, stable=True)
+        counts_WW = from_all(torch.bincount(owners_U, minlength=layout.world)).tolist()
+        rank = self._runtime.rank
+        return order_U, counts_WW[rank], [row[rank] for row in counts_WW]
+
+    def _all_to_all(self, x: Tensor, give: list[int], take: list[int]) -> Tensor:
+        found = x.new_empty(sum(take), *x.shape[1:])
+        # Bytes, as gloo does not know bfloat16 everywhere.
+        dist.all_to_all_single(_bytes(found), _bytes(x.contiguous()), take, give)
+        self.sent += (len(x) - give[self._runtime.rank]) * (x[:1].numel() * x.element_size())
+        return found
+
+
+def _bytes(x: Tensor) -> Tensor:
+    return x.view(torch.uint8) if x.dim() > 1 else x.unsqueeze(1).view(torch.uint8)
+
+
+def _counts(numbers: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int64, device=device)
+
+
+def _id_type(rows: int) -> torch.dtype:
+    return torch.int32 if rows < 1 << 31 else torch.int64
+
+
+def add_up(parts: Sequence[RowGradient]) -> RowGradient:
+    """One gradient from several: the values of an id are added in the order of the parts, on every device."""
+    if len(parts) == 1:
+        return parts[0]
+    seen_V = torch.zeros(parts[0].rows, dtype=torch.bool, device=parts[0].ids.device)
+    for part in parts:
+        seen_V.index_fill_(0, part.ids, True)
+    ids_U = seen_V.nonzero().squeeze(1)
+    total_UD = parts[0].values.new_zeros(len(ids_U), parts[0].values.shape[1])
+    for part in parts:  # the ids of a part are distinct, so each addition has one order
+        total_UD.index_add_(0, torch.searchsorted(ids_U, part.ids), part.values)
+    return RowGradient(parts[0].rows, ids_U, total_UD)

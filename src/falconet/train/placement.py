@@ -1,0 +1,117 @@
+"""Where the rows of each table lie: the plan, made from sizes and settings before anything is moved.
+
+replicated   every process holds all rows; per step the gradients of the touched rows go to all
+table        one process holds all rows; what a batch reads and learns goes to it and back
+row          row i lies with process i modulo their number; likewise
+host         as replicated, but in the memory of the machine: only the rows of a batch go to the GPU
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from falconet.errors import ColumnNotFoundError, ConfigError
+from falconet.memory import as_size
+from falconet.train.exchange import Layout
+
+Placement = Literal["replicated", "table", "row", "host"]
+Asked = Literal["auto", "replicated", "table", "row", "host"]
+PLACEMENTS = ("auto", "replicated", "table", "row", "host")
+
+
+@dataclass(frozen=True)
+class Size:
+    """The name of a table, its rows and width, and the bytes of a row with its optimizer's state."""
+
+    table: str
+    rows: int
+    width: int
+    row_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.rows * self.row_bytes
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where one table lies."""
+
+    size: Size
+    placement: Placement
+    layout: Layout
+
+    def bytes_of(self, rank: int) -> int:
+        """What a process holds of it, state and all."""
+        rows = self.layout.of(rank) if self.is_dealt else slice(self.size.rows)
+        return len(range(self.size.rows)[rows]) * self.size.row_bytes
+
+    @property
+    def is_dealt(self) -> bool:
+        """Whether processes hold different rows."""
+        return self.placement in ("table", "row")
+
+
+Plan = Mapping[str, Placed]
+"""By the name of the table's weight."""
+
+
+def make_plan(
+    sizes: Mapping[str, Size], asked: Asked | Mapping[str, Asked], *, world: int, memory: int, on_gpu: bool
+) -> dict[str, Placed]:
+    """The placement of every table.
+
+    `asked`: one placement for all tables, or by the table's name, "auto" where none is given. Auto replicates what fits
+    into the `memory` of a process; of what does not, the largest tables are dealt row by row, or on a single process
+    lie on the host. "table" goes, largest first, to the process that holds least. On one process "table" and "row" are
+    "replicated".
+    """
+    if not isinstance(asked, str):
+        tables = {size.table for size in sizes.values()}
+        for table in asked:
+            if table not in tables:
+                raise ColumnNotFoundError.of(table, tables, where="`table_placement`: the model")
+    chosen = {name: asked if isinstance(asked, str) else asked.get(sizes[name].table, "auto") for name in sizes}
+    by_size = sorted(sizes, key=lambda name: -sizes[name].bytes)  # equal ones in the order of the model
+    resident = sum(sizes[name].bytes for name, how in chosen.items() if how in ("auto", "replicated"))
+    for name in by_size:
+        if chosen[name] == "auto":
+            if resident > memory and (world > 1 or on_gpu):
+                chosen[name] = "row" if world > 1 else "host"
+                resident -= sizes[name].bytes * (world - 1) // world if world > 1 else sizes[name].bytes
+            else:
+                chosen[name] = "replicated"
+    plan: dict[str, Placed] = {}
+    load = [0] * world
+    for name in by_size:
+        how, rows = chosen[name], sizes[name].rows
+        if how in ("table", "row") and world > 1:
+            owner = load.index(min(load)) if how == "table" else None
+            plan[name] = Placed(sizes[name], "table" if how == "table" else "row", Layout(rows, world, owner))
+        else:
+            plan[name] = Placed(sizes[name], "host" if how == "host" else "replicated", Layout(rows))
+        load = [bytes + plan[name].bytes_of(rank) for rank, bytes in enumerate(load)]
+    return {name: plan[name] for name in sizes}
+
+
+def describe(plan: Plan, world: int) -> list[str]:
+    """The plan in words, a line for each kind of placement, and what each process holds."""
+    lines = []
+    for how in PLACEMENTS:
+        names = [name for name, placed in plan.items() if placed.placement == how]
+        if names:
+            sizes = ", ".join(f"{plan[n].size.table} {plan[n].size.rows:,} x {plan[n].size.width}" for n in names)
+            lines.append(f"tables {how}: {sizes}")
+    held = [sum(placed.bytes_of(rank) for placed in plan.values()) for rank in range(world)]
+    low, high = min(held), max(held)
+    each = as_size(high) if low == high else f"{as_size(low)} to {as_size(high)}"
+    return [*lines, f"tables and their state take {each} on {'each process' if world > 1 else 'this process'}"]
+
+
+def check_placement(asked: object) -> None:
+    """Raise ConfigError for anything but a placement, or placements by table."""
+    for one in asked.values() if isinstance(asked, Mapping) else [asked]:
+        if one not in PLACEMENTS:
+            raise ConfigError(f"`table_placement` is {one!r}", hint=f"one of {', '.join(PLACEMENTS)}, or one per table")

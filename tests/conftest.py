@@ -7,6 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("falconet", deadline=None)  # a busy machine is not a wrong answer
+settings.load_profile("falconet")
 
 pytest_plugins = ["falconet.testing.executors"]
 

@@ -13,7 +13,9 @@ from sklearn.metrics import ndcg_score
 
 from falconet.batch import Ragged
 from falconet.errors import ConfigError, DataError
-from falconet.metrics.ranking import RankingMetrics, interval, mean
+from falconet.metrics.compare import interval
+from falconet.metrics.exact import mean
+from falconet.metrics.ranking import RankingMetrics
 
 User = tuple[list[int], list[int], int]
 """The list shown, the relevant codes, the number of relevant items outside the catalogue."""

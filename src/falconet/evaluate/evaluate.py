@@ -18,7 +18,9 @@ from falconet.io.artifact import read_manifest
 from falconet.io.footer import row_groups
 from falconet.loader.loader import Loader
 from falconet.metrics.binary import BinaryMetrics
-from falconet.metrics.ranking import RankingMetrics, interval, mean
+from falconet.metrics.compare import interval
+from falconet.metrics.exact import mean
+from falconet.metrics.ranking import RankingMetrics
 from falconet.models.base import Model, Retriever
 from falconet.models.popular import Popular
 from falconet.progress import progress

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from falconet.batch import Ragged
 from falconet.errors import ConfigError, DataError
+from falconet.metrics.exact import mean
 
 State = dict[str, Tensor]
 """Metric name to one float64 per user; of two processes, one after the other."""
@@ -105,33 +106,6 @@ class RankingMetrics:
     def finish(self, state: State) -> dict[str, float]:
         """The means over users; NaN without any."""
         return {name: mean(values) for name, values in self.per_user(state).items()}
-
-
-def mean(values: npt.NDArray[np.float64]) -> float:
-    """The mean, the same for any order of the values; NaN of none."""
-    return math.fsum(values.tolist()) / len(values) if len(values) else math.nan
-
-
-RESAMPLES = 1000
-
-
-def interval(values: npt.NDArray[np.float64], seed: int = 0) -> tuple[float, float]:
-    """The bootstrap 95 % interval (percentile, 1000 resamples; Efron 1979) of the mean of `values`, one per user.
-
-    The same for any order of the values. (NaN, NaN) of none.
-    """
-    if not len(values):
-        return math.nan, math.nan
-    # drawing users with replacement draws how often every distinct value comes
-    distinct, counts = np.unique(np.asarray(values, np.float64), return_counts=True)
-    rng = np.random.Generator(np.random.Philox(seed))
-    block = max(1, 2**20 // len(distinct))
-    means = [
-        (rng.multinomial(len(values), counts / len(values), size=min(block, RESAMPLES - i)) * distinct).sum(1)
-        for i in range(0, RESAMPLES, block)
-    ]
-    low, high = np.quantile(np.concatenate(means) / len(values), [0.025, 0.975])
-    return float(low), float(high)
 
 
 def _hits(top_UK: Tensor, row_of_value: Tensor, values: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ def test_settings_of_another_model_are_refused() -> None:
 class TestMLP:
     def test_embeddings_are_as_wide_as_nvtabular_makes_them(self) -> None:
         model = MLP.from_schema(EXAMPLE)
-        assert {name: model.tables.width_of(name) for name in model.tables.columns} == {
+        assert {name: model.inputs.tables.width_of(name) for name in model.inputs.tables.columns} == {
             "user": 16, "item": 16, "genres": 16, "history": 16, "hour": 16
         }  # fmt: skip
         assert model.layers.first.in_features == 5 * 16 + 2

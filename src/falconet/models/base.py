@@ -50,6 +50,11 @@ class Model(nn.Module):
         """A model whose structure follows from the columns and their tags. Without `config`: the defaults."""
         return cls(schema, cls.Config() if config is None else config)
 
+    @classmethod
+    def debug(cls) -> Any:
+        """Settings of a size for tests: a step takes milliseconds."""
+        return cls.Config()
+
     def forward(self, batch: Batch) -> Tensor:
         """One value per row: [rows]."""
         raise NotImplementedError

@@ -63,6 +63,10 @@ class TwoTower(Retriever):
         self.item_tower = _Tower(items, config.dim)
         self.popularity = nn.Parameter(torch.ones(()))
 
+    @classmethod
+    def debug(cls) -> Config:
+        return cls.Config(dim=8)
+
     def user(self, batch: Batch) -> Tensor:
         if self.training and self.config.history_dropout:
             batch = self._drop_history(batch)

@@ -3,6 +3,8 @@
 class TestTwoTower(RetrieverContract):
     model = TwoTower
     config = TwoTower.Config(dim=8)
+
+Without `config` it is that of `debug()`. `contract_of(TwoTower)` is such a class.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from falconet.batch import Batch, Feature, Ragged
 from falconet.config import from_plain, to_plain
+from falconet.errors import SchemaError
 from falconet.models.base import MODELS, Model, Retriever
 from falconet.models.store import load_model, save_model
 from falconet.schema import Column, Schema, Tag
@@ -71,17 +74,17 @@ def example_batch(schema: Schema = EXAMPLE, rows: int = ROWS, seed: int = 0) -> 
 
 
 class ModelContract:
-    """What every model must do. `learns`: whether gradients reach it."""
+    """What every model must do. `config`: its settings; None: those of `debug()`."""
 
     model: ClassVar[type[Model]]
     config: ClassVar[Any] = None
     schema: ClassVar[Schema] = EXAMPLE
-    learns: ClassVar[bool] = True
 
-    def fresh(self) -> Model:
+    def fresh(self, schema: Schema | None = None) -> Model:
         """The same new model every time."""
         torch.manual_seed(0)
-        return self.model.from_schema(self.schema, self.config)
+        config = self.model.debug() if self.config is None else self.config
+        return self.model.from_schema(self.schema if schema is None else schema, config)
 
     def batch(self, rows: int = ROWS, seed: int = 0) -> Batch:
         return example_batch(self.schema, rows, seed)
@@ -124,15 +127,27 @@ class ModelContract:
         assert found.shape == (rows,)
         assert bool(found.isfinite().all())
 
-    def test_training_lowers_the_loss(self) -> None:
+    def test_training_lowers_the_loss_and_moves_every_parameter(self) -> None:
         model, batch = self.fresh(), self.batch()
-        if not self.learns:
-            assert not list(model.parameters())
+        if not list(model.parameters()):
             return
-        before = self.mean_loss(model, batch)
+        before, weights = self.mean_loss(model, batch), {n: p.detach().clone() for n, p in model.named_parameters()}
         self.train(model, [batch] * 30)
-        assert all(p.grad is not None for p in model.parameters())
         assert self.mean_loss(model, batch) < before
+        assert [n for n, p in model.named_parameters() if torch.equal(p, weights[n])] == []
+
+    @pytest.mark.parametrize("rows", [0, 1])
+    def test_gradients_reach_the_same_parameters_whatever_the_rows(self, rows: int) -> None:
+        """Otherwise processes whose share of a batch is small wait for ever for the others."""
+        if not list(self.fresh().parameters()):
+            return
+        reached = []
+        for batch in (self.batch(), self.batch(rows)):
+            model = self.fresh().train()
+            torch.autograd.backward(model.loss(batch).sum())
+            reached.append({name for name, p in model.named_parameters() if p.grad is not None})
+            assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+        assert reached[0] == reached[1]
 
     def test_prediction_needs_no_target(self) -> None:
         batch = self.batch()
@@ -145,11 +160,17 @@ class ModelContract:
         found = self.predict(model, dataclasses.replace(batch, features=shuffled))
         assert torch.equal(found, self.predict(model, batch))
 
-    def test_the_names_of_weights_do_not_depend_on_the_order_of_columns(self) -> None:
+    def test_the_order_of_the_schema_changes_nothing(self) -> None:
         model = self.fresh()
-        torch.manual_seed(1)
-        again = self.model.from_schema(Schema(tuple(reversed(self.schema.columns))), self.config)
-        assert again.state_dict().keys() == model.state_dict().keys()
+        again = self.fresh(Schema(tuple(reversed(self.schema.columns))))
+        again.load_state_dict(model.state_dict())
+        torch.testing.assert_close(self.predict(again, self.batch()), self.predict(model, self.batch()))
+
+    def test_a_schema_without_inputs_is_refused_with_advice(self) -> None:
+        bare = Schema((_column("note", "int32"), *self.schema.select(Tag.TARGET)))
+        with pytest.raises(SchemaError) as caught:
+            self.fresh(bare)
+        assert caught.value.hint
 
     def test_a_row_does_not_depend_on_its_batch(self) -> None:
         model, batch = self.fresh(), self.batch()
@@ -159,7 +180,7 @@ class ModelContract:
 
     def test_a_saved_model_predicts_the_same_before_any_other_pass(self, tmp_path: Path) -> None:
         model = self.fresh()
-        if self.learns:
+        if list(model.parameters()):
             self.train(model, [self.batch(seed=1), self.batch(seed=2)])
         save_model(model, tmp_path / "model")
         loaded = load_model(tmp_path / "model")
@@ -195,3 +216,9 @@ class RetrieverContract(ModelContract):
         loaded = load_model(tmp_path / "model")
         assert isinstance(loaded, Retriever)
         assert loaded.counts.tolist() == counts.tolist()
+
+
+def contract_of(model: type[Model]) -> type[ModelContract]:
+    """The contract of a model in its debug size, as a class for pytest."""
+    contract = RetrieverContract if issubclass(model, Retriever) else ModelContract
+    return type(f"Test{model.__name__}", (contract,), {"model": model})

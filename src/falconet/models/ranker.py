@@ -1,0 +1,126 @@
+"""What rankers share: the columns they read, the targets they learn, the checks of their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from falconet.batch import Batch
+from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
+from falconet.models.base import Model
+from falconet.nn.embedding import Pooling
+from falconet.nn.loss import bce, mse
+from falconet.schema import Schema, Tag
+
+Loss = Literal["bce", "mse"]
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"bce": bce, "mse": mse}
+
+
+class Ranker(Model):
+    """Gives every row a number to rank by: a logit with the loss "bce", the target itself with "mse".
+
+    `columns`: what it reads. `target`: what it learns, None where the schema has none, as in a server.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config:
+        pooling: Pooling = "mean"  # how the vectors of a list become one
+        soft_numbers: int = 0  # vectors that a continuous column is a soft choice of; 0: it is a plain number
+        dropout: float = 0.0
+        batch_norm: bool = True  # in the multi-layer perceptrons
+        loss: Loss | None = None  # None: "mse" for a target tagged `regression`, else "bce"
+        columns: tuple[str, ...] | None = None  # the inputs; None: every categorical and continuous column
+        target: str | None = None  # None: the schema's only target
+
+        def __post_init__(self) -> None:
+            at_least(self, 0, "soft_numbers")
+            if self.soft_numbers == 1:
+                raise ConfigError(f"{_name(self)} soft_numbers=1 leaves nothing to choose", hint="0, or at least 2")
+            if not 0 <= self.dropout < 1:
+                raise ConfigError(f"{_name(self)} dropout={self.dropout}", hint="from 0 to below 1")
+
+    config: Config
+
+    def __init__(self, schema: Schema, config: Any) -> None:
+        super().__init__(schema, config)
+        self.target = self._choose_target(schema)
+        self.columns = self._choose_columns(schema)
+
+    def loss(self, batch: Batch) -> Tensor:
+        if self.target is None:
+            raise SchemaError(
+                f"{type(self).__name__} cannot learn: the schema has no column tagged `target`",
+                hint='AddTags(tags=("target",)) in the workflow',
+            )
+        loss = LOSSES[self.config.loss or default_loss(self.schema, self.target)]
+        return loss(self(batch), target_of(batch, self.target))
+
+    def _choose_target(self, schema: Schema) -> str | None:
+        targets, wanted = schema.select(Tag.TARGET).names, self.config.target
+        if wanted is not None:
+            if wanted not in targets:
+                raise ColumnNotFoundError.of(wanted, targets, where="the schema's targets")
+            return wanted
+        if len(targets) > 1:
+            raise SchemaError(
+                f"{type(self).__name__} learns one target, the schema has {', '.join(targets)}",
+                hint="set `target` to one, or take a model of several tasks, such as MMoE",
+            )
+        return targets[0] if targets else None
+
+    def _choose_columns(self, schema: Schema) -> Schema:
+        """The categorical and continuous columns of the settings, or all there are."""
+        who, wanted = type(self).__name__, self.config.columns
+        known = schema.without_tags(Tag.TARGET, Tag.WEIGHT)
+        chosen = known if wanted is None else known.only(wanted)
+        columns = Schema(tuple(c for c in chosen if {Tag.CATEGORICAL, Tag.CONTINUOUS} & c.tags))
+        if wanted is not None and len(columns) < len(chosen):
+            odd = next(c.name for c in chosen if c.name not in columns)
+            raise SchemaError(
+                f"{who} cannot read `{odd}`, which is neither categorical nor continuous", hint="tag it in the workflow"
+            )
+        if not len(columns):
+            raise SchemaError(
+                f"{who} needs a categorical or continuous column, the schema has none",
+                hint=f"it has {', '.join(schema.names) or 'no columns'}",
+            )
+        return columns
+
+
+def default_loss(schema: Schema, target: str) -> Loss:
+    """The loss that a target's tags ask for."""
+    return "mse" if Tag.REGRESSION in schema[target].tags else "bce"
+
+
+def target_of(batch: Batch, name: str) -> Tensor:
+    """The values of a target: [rows]."""
+    if name not in batch.targets:
+        raise ColumnNotFoundError.of(name, batch.targets, where="the batch's targets")
+    return batch.targets[name]
+
+
+def at_least(config: object, low: int, *names: str) -> None:
+    """Refuse settings below `low`: numbers, all numbers of a tuple; None is no number.
+
+    Raises ConfigError that names model and setting.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if any(number is not None and number < low for number in (value if isinstance(value, tuple) else (value,))):
+            raise ConfigError(f"{_name(config)} {name}={value}", hint=f"at least {low}")
+
+
+def some(config: object, *names: str) -> None:
+    """Refuse empty tuples, and numbers below one in them."""
+    for name in names:
+        if not getattr(config, name):
+            raise ConfigError(f"{_name(config)} {name}=() has no layer", hint="at least one width")
+    at_least(config, 1, *names)
+
+
+def _name(config: object) -> str:
+    """The model that settings belong to."""
+    return type(config).__qualname__.removesuffix(".Config").rpartition(".")[2]

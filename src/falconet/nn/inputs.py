@@ -1,0 +1,116 @@
+"""The columns of a schema as numbers: what every ranker starts from.
+
+Shapes: B rows, C continuous columns, F fields (columns that have a vector), D width of a vector, H width of a layer,
+W width of everything side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from falconet.batch import Batch
+from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
+from falconet.nn.batchnorm import BatchNorm
+from falconet.nn.embedding import Pooling, Tables
+from falconet.nn.numbers import SoftEmbeddings
+from falconet.schema import Schema, Tag
+
+
+class Inputs(nn.Module):
+    """Categorical columns through `Tables` (lists as bags), continuous ones through a BatchNorm.
+
+    The columns are taken by name, so that neither a batch's nor a schema's order matters. `dims`: the width of all
+    vectors, or one per column. `soft`: so many vectors for each continuous column, of which its value is a soft choice
+    (see `SoftEmbeddings`); with 0 it is a plain number. Raises SchemaError for a continuous column of lists.
+    """
+
+    def __init__(
+        self, columns: Schema, dims: int | Mapping[str, int], pooling: Pooling = "mean", *, soft: int = 0
+    ) -> None:
+        super().__init__()
+        by_name = Schema(tuple(sorted(columns, key=lambda column: column.name)))
+        self.tables = Tables(by_name.select(Tag.CATEGORICAL).columns, dims, pooling)
+        self.continuous = by_name.select(Tag.CONTINUOUS).names
+        for column in by_name.select(Tag.CONTINUOUS):
+            if column.is_list:
+                raise SchemaError(
+                    f"`{column.name}` holds lists, where a continuous input is one number per row",
+                    hint="leave it out of `columns`, or make one number of each list in the ETL",
+                )
+        self.norm = BatchNorm(len(self.continuous), affine=False) if self.continuous else None
+        self.soft = None
+        if soft and self.continuous:
+            if not isinstance(dims, int):
+                raise ConfigError("soft embeddings of numbers need one width for all columns", hint="set `dim`")
+            self.soft = SoftEmbeddings(len(self.continuous), soft, dims)
+
+    @property
+    def plain(self) -> int:
+        """How many columns are plain numbers: the width of `numbers`."""
+        return 0 if self.soft is not None else len(self.continuous)
+
+    @property
+    def fields(self) -> int:
+        """How many columns have a vector: F."""
+        return len(self.tables.columns) + len(self.continuous) - self.plain
+
+    @property
+    def width(self) -> int:
+        """The width of everything side by side: W."""
+        return self.tables.width + (self.plain if self.soft is None else self.soft.width)
+
+    def numbers(self, batch: Batch) -> Tensor:
+        """The plain numbers, normalised: [B, C], of no columns where there are none."""
+        if not self.plain:
+            return torch.zeros(batch.rows, 0, device=_device(self, batch))
+        return self._normalised(batch)
+
+    def vectors(self, batch: Batch) -> Tensor:
+        """The vectors of all fields, which must be of one width: [B, F, D]."""
+        fields = list(self.tables(batch).values())
+        if self.soft is not None:
+            fields += self.soft(self._normalised(batch)).unbind(1)
+        return torch.stack(fields, dim=1)
+
+    def forward(self, batch: Batch, columns: Sequence[str] | None = None) -> Tensor:
+        """Everything side by side, or of the categorical columns the named ones alone: [B, W]."""
+        return torch.cat([*self.tables(batch, columns).values(), self._beside(batch)], dim=1)
+
+    def project(self, batch: Batch, linear: nn.Linear) -> Tensor:
+        """`linear(self(batch))`, at the cost of the distinct rows of the tables: [B, H]."""
+        beside = self._beside(batch)
+        if not self.tables.columns:
+            result: Tensor = linear(beside)
+            return result
+        return self.tables.project(batch, linear, extra=beside if beside.shape[1] else None)
+
+    def _beside(self, batch: Batch) -> Tensor:
+        """What stands beside the vectors of the tables."""
+        if self.soft is None:
+            return self.numbers(batch)
+        flat: Tensor = self.soft(self._normalised(batch)).flatten(1)
+        return flat
+
+    def _normalised(self, batch: Batch) -> Tensor:
+        assert self.norm is not None
+        result: Tensor = self.norm(torch.stack([_numbers(batch, name) for name in self.continuous], dim=1))
+        return result
+
+
+def _numbers(batch: Batch, name: str) -> Tensor:
+    if name not in batch.features:
+        raise ColumnNotFoundError.of(name, batch.features, where="the batch")
+    values = batch.features[name]
+    if not isinstance(values, Tensor) or values.dim() != 1:
+        raise SchemaError(f"the batch's `{name}` holds lists, where one number per row is needed")
+    return values.float()
+
+
+def _device(module: nn.Module, batch: Batch) -> torch.device:
+    first = next(iter(batch.features.values()), None)
+    if first is None:
+        return next(module.parameters()).device
+    return first.device if isinstance(first, Tensor) else first.values.device

@@ -14,6 +14,7 @@ from polars.testing import assert_frame_equal
 from falconet.compute.executor import ROW
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.etl.dataset import Dataset
+from falconet.etl.ops.join import JoinExternal
 from falconet.memory import parse_size
 
 FRAME = pl.DataFrame(
@@ -213,7 +214,26 @@ def test_a_list_of_nothing_or_of_a_missing_file_is_refused(folder: Path) -> None
     with pytest.raises(DataError, match="no file `nowhere`"):
         Dataset([folder / "a.parquet", "nowhere"])
     with pytest.raises(DataError, match=r"a.parquet` is in the list twice"):
-        Dataset([folder / "a.parquet", folder / "a.parquet"])
+        Dataset([folder / "a.parquet", folder / ".." / folder.name / "a.parquet"])
+
+
+def test_addresses_of_files_of_this_machine_stand_alone_and_in_lists(tmp_path: Path) -> None:
+    pl.DataFrame({"x": [1, 2]}).write_parquet(tmp_path / "two words.parquet")
+    address = (tmp_path / "two words.parquet").as_uri()
+    assert "%20" in address
+    assert Dataset(address).rows == Dataset([address]).rows == 2
+
+
+def test_a_damaged_page_is_an_error_with_the_file_when_rows_are_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pl.DataFrame({"x": range(10_000)}).write_parquet(path)
+    whole = bytearray(path.read_bytes())
+    whole[100:400] = b"\xff" * 300
+    path.write_bytes(whole)
+    data = Dataset(path)
+    for look in (data.head, data.collect, lambda: JoinExternal(path, on="x")):
+        with pytest.raises(DataError, match=r"`.*a.parquet`: parquet"):
+            look()
 
 
 def test_a_truncated_file_is_named(folder: Path) -> None:

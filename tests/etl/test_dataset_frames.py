@@ -81,6 +81,31 @@ def test_a_damaged_arrow_file_is_named(tmp_path: Path) -> None:
             Dataset(tmp_path / "a.arrow")
 
 
+@pytest.mark.parametrize("write", [ipc, stream])
+def test_any_damage_to_an_arrow_file_is_refused_or_read_but_crashes_nothing(
+    tmp_path: Path, write: Callable[[pl.DataFrame, Path], Path]
+) -> None:
+    """Polars believes the offsets of texts and lists: wrong ones would end the process."""
+    frame = pl.DataFrame({"text": ["a longer text", None] * 500, "list": [[1, 2], []] * 500})
+    whole = write(frame, tmp_path / "a.arrow").read_bytes()
+    refused = 0
+    for start in range(0, len(whole), 1 + len(whole) // 60):
+        damaged = tmp_path / f"{start}.arrow"
+        damaged.write_bytes(whole[:start] + b"\xff" * 40 + whole[start + 40 :])
+        try:
+            Dataset(damaged).collect().rows()
+        except (DataError, SchemaError) as error:
+            assert f"{start}.arrow" in str(error)
+            refused += 1
+        cut = tmp_path / f"cut-{start}.arrow"
+        cut.write_bytes(whole[:start])
+        try:
+            assert Dataset(cut).rows in (0, len(frame))  # a stream may lack the mark of its end
+        except (DataError, SchemaError) as error:
+            assert f"cut-{start}.arrow" in str(error)
+    assert refused > 5
+
+
 @pytest.mark.parametrize(
     "make",
     [

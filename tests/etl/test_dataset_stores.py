@@ -271,6 +271,9 @@ def test_what_is_wrong_in_a_bucket_is_named(
     [
         ({"acces_key_id": KEY}, r"storage_options has `acces_key_id`[\s\S]*`access_key_id`"),
         ({"access_key_id": 7}, r"storage_options: `access_key_id` is a int"),
+        ({"access_key_id": KEY, "key": KEY}, "has both `access_key_id` and `key`, which are one setting"),
+        ({"aws_region": "x", "AWS_REGION": "x"}, "has `AWS_REGION`, which s3:// does not know"),
+        ({"anon": "perhaps"}, "`anon` is neither true nor false"),
         ({"endpoint_url": "localhost:9000"}, r"`endpoint_url` is no address[\s\S]*https://"),
         ({"endpoint_url": "http://me:secret@localhost"}, "`endpoint_url` is no address"),
     ],
@@ -332,6 +335,7 @@ def test_other_stores_go_through_the_same_gate() -> None:
     assert (gs.scheme, gs.bucket, path) == ("gs", "lake", "a/b")
     assert isinstance(gs.filesystem, fs.GcsFileSystem)
     assert dict(gs.polars) == {"google_skip_signature": "true"}
+    assert open_store("gs://lake/a/b", {"token": "anon"}) == (gs, path)
     az, path = open_store("az://lake/a", {"account_name": "me", "account_key": "c2VjcmV0"})
     assert isinstance(az.filesystem, fs.AzureFileSystem)
     assert dict(az.polars) == {"azure_storage_account_name": "me", "azure_storage_account_key": "c2VjcmV0"}

@@ -15,6 +15,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import falconet.etl.json_lines
+import falconet.etl.sources
 import falconet.etl.text_files
 from falconet.errors import ConfigError, DataError, SchemaError
 from falconet.etl.dataset import Dataset
@@ -217,6 +218,8 @@ def test_given_types_are_read_as_iso_writes_them(tmp_path: Path) -> None:
         ("", {}, r"a.csv` is empty[\s\S]*line of column names"),
         ("\n\n", {}, r"a.csv` is empty"),
         ("a::b\x1f\n1::2\n", {"separator": "::"}, r"U\+001F"),
+        ('a,b\n"x"y,1\nz,q\n', {"dtypes": {"b": "int64"}}, r"line 3: column `b` is `q`, which is no Int64"),
+        (f"a,b\n{'x' * 200_000},1\nz,q\n", {"dtypes": {"b": "int64"}}, "line 3: column `b` is `q`, which is no Int64"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(
@@ -344,6 +347,12 @@ for path in sys.argv[1:]:
     data = Dataset(path, separator="::", encoding="latin-1", has_header=False, columns=["a", "b", "c"])
     print(data.rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(falconet.etl.sources, "private_folder", lambda: tmp_path / "gone")
+    with pytest.raises(DataError, match=r"00000.parquet` cannot be written: [\s\S]*is the disk full"):
+        Dataset(csv(tmp_path, TEXT))
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from falconet.compute.executor import ROW, Executor, Part, reach, reading
 from falconet.errors import DataError
 
 BUCKET = "__bucket__"
+PLAIN = pl.CompatLevel.oldest()  # strings with offsets: views bring the strings of all other rows along
 Transform: TypeAlias = Callable[[pl.LazyFrame], pl.LazyFrame]
 """A part's rows (with `__row__`) to other rows. It may run twice, and anywhere."""
 BucketOf: TypeAlias = pl.Expr | Callable[[pl.DataFrame], NDArray[np.unsignedinteger]]
@@ -31,7 +32,7 @@ BucketOf: TypeAlias = pl.Expr | Callable[[pl.DataFrame], NDArray[np.unsignedinte
 
 @dataclass(frozen=True)
 class Slice:
-    """What one part gave to a bucket: some bytes of a file, which are an Arrow stream."""
+    """Rows as an Arrow stream in some bytes of a file: what one part gave to a bucket."""
 
     path: str
     offset: int
@@ -159,7 +160,7 @@ class _Spread:
         offsets: tuple[int, ...] = (0, made.height)
         if self.bucket is not None:
             made, offsets = self._sorted(made, self.bucket)
-        return _store_slices(made, offsets, folder / f"part-{i:06d}.arrows")
+        return store_slices(made, offsets, folder / f"part-{i:06d}.arrows")
 
     def _sorted(self, made: pl.DataFrame, bucket: BucketOf) -> tuple[pl.DataFrame, tuple[int, ...]]:
         """The rows bucket by bucket, and where each bucket begins."""
@@ -209,14 +210,13 @@ def _store(frame: pl.DataFrame, path: Path) -> str:
     return str(path)
 
 
-def _store_slices(frame: pl.DataFrame, offsets: Sequence[int], path: Path) -> tuple[Slice, ...]:
-    """A file of Arrow streams one after the other: each is read alone, whatever the number of the others."""
+def store_slices(frame: pl.DataFrame, offsets: Sequence[int], path: Path) -> tuple[Slice, ...]:
+    """The rows between each two `offsets` as Arrow streams one after the other in a file: each is read alone."""
     slices = []
     with _aside(path) as aside, aside.open("wb") as file:
         for start, stop in pairwise(offsets):
             begin = file.tell()
-            # The oldest layout, since strings in lists would bring those of all other rows along.
-            frame[start:stop].write_ipc_stream(file, compression="uncompressed", compat_level=pl.CompatLevel.oldest())
+            frame[start:stop].write_ipc_stream(file, compression="uncompressed", compat_level=PLAIN)
             slices.append(Slice(str(path), begin, file.tell() - begin, stop - start))
     return tuple(slices)
 

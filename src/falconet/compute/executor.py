@@ -72,7 +72,7 @@ def reading(source: str) -> Iterator[None]:
             raise DataError(f"{source} cannot be read: {str(error).partition(': <')[0].splitlines()[0]}") from error
         if isinstance(error, FileNotFoundError):
             raise DistributedError(f"{source} is not seen on {gethostname()}", hint=_SHARED) from error
-        raise
+        raise DataError(f"{source} cannot be read: {error}") from error
 
 
 def reach(folder: str | Path) -> Path:

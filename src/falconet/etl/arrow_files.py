@@ -10,16 +10,30 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from falconet.compute.exchange import writing
 from falconet.errors import DataError, SchemaError
+from falconet.etl.names import repeated
 from falconet.etl.paths import Found
 
 ROW_GROUP = 131_072
 GROUP_BYTES = 32 << 20
 
 
+def read_arrow(file: Found) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The schema and the batches of an Arrow IPC file of either format. Raises DataError for a damaged one."""
+    with _opened(file) as (schema, _):
+        return schema, _batches(file)
+
+
+def _batches(file: Found) -> Iterator[pa.RecordBatch]:
+    with _opened(file) as (_, batches):
+        for batch in batches:
+            batch.validate(full=True)  # Polars believes offsets and texts, and would read outside of memory
+            yield batch
+
+
 @contextmanager
-def open_arrow(file: Found) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """The schema and the batches of an Arrow IPC file of either format."""
+def _opened(file: Found) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     with file.opened() as raw:
         try:
             if raw.read(6) == b"ARROW1":
@@ -35,7 +49,7 @@ def open_arrow(file: Found) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch
 
 def polars_schema(schema: pa.Schema, where: str) -> pl.Schema:
     """What Polars makes of Arrow types. Raises SchemaError for what it has no type for."""
-    if twice := next((name for name in schema.names if schema.names.count(name) > 1), None):
+    if twice := repeated(schema.names):
         raise SchemaError(f"{where} has two columns `{twice}`", hint="rename one of them")
     try:
         return pl.DataFrame(pl.from_arrow(schema.empty_table())).schema
@@ -46,7 +60,7 @@ def polars_schema(schema: pa.Schema, where: str) -> pl.Schema:
 def write_rows(frames: Iterable[pl.DataFrame], schema: Mapping[str, pl.DataType], target: Path) -> None:
     """Write rows that come in blocks to a Parquet file, in row groups of ROW_GROUP rows, or of GROUP_BYTES."""
     arrow = pl.DataFrame(schema=dict(schema)).to_arrow().schema
-    with pq.ParquetWriter(target, arrow, compression="lz4") as writer:
+    with writing(target), pq.ParquetWriter(target, arrow, compression="lz4") as writer:
         waiting: list[pl.DataFrame] = []
         rows, size = 0, 0.0
         for frame in frames:

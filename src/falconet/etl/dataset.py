@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
 
-from falconet.compute.exchange import BUCKET
-from falconet.compute.executor import ROW, Part
+from falconet.compute.engine import collect
+from falconet.compute.exchange import BUCKET, Source
+from falconet.compute.executor import ROW, Part, reading
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.etl.hive import agrees, hive_types, hive_value
+from falconet.etl.names import repeated
 from falconet.etl.sources import File, open_source
 from falconet.etl.text_files import TextFormat
 from falconet.etl.types import polars_type
@@ -101,8 +103,12 @@ class Dataset:
         return chosen
 
     def head(self, n: int = 5) -> pl.DataFrame:
-        """The first rows."""
-        return self.scan().head(n).collect()
+        """The first rows. Raises DataError for a damaged file."""
+        return first_rows(self.parts(), n)
+
+    def collect(self) -> pl.DataFrame:
+        """All rows in memory. Raises DataError for a damaged file."""
+        return first_rows(self.parts(), self.rows)
 
     @property
     def rows(self) -> int:
@@ -143,10 +149,10 @@ class Dataset:
 
     def scan(self, *, row_numbers: bool = False) -> pl.LazyFrame:
         """All rows, lazily, file after file; with `row_numbers` also their UInt64 numbers as `__row__`."""
-        firsts = [sum(file.rows for file in self._files[:i]) for i in range(len(self._files))]
+        ends = accumulate(file.rows for file in self._files)
         scans = [
-            self._part(file, 0, file.rows, first).scan(row_numbers=row_numbers)
-            for file, first in zip(self._files, firsts, strict=True)
+            self._part(file, 0, file.rows, end - file.rows).scan(row_numbers=row_numbers)
+            for file, end in zip(self._files, ends, strict=True)
         ]
         return scans[0] if len(scans) == 1 else pl.concat(scans)
 
@@ -159,6 +165,18 @@ class Dataset:
     def __repr__(self) -> str:
         files = f"{len(self._files)} file{'s' * (len(self._files) != 1)}"
         return f"Dataset({self.rows:,} rows, {files}, columns {', '.join(self.schema)})"
+
+
+def first_rows(parts: Sequence[Source], rows: int) -> pl.DataFrame:
+    """The first rows of some parts, at most so many. Raises DataError with the file that cannot be read."""
+    frames = []
+    for part in parts:
+        with reading(f"`{part.path}`"):
+            frames.append(collect(part.scan().head(rows)))
+        rows -= frames[-1].height
+        if rows <= 0:
+            break
+    return pl.concat(frames)
 
 
 @dataclass(frozen=True)
@@ -257,7 +275,7 @@ def _unify(files: Sequence[_Opened], columns: Sequence[str] | None, dtypes: Mapp
     names = tuple(first.schema if columns is None else columns)
     if columns is not None and not names:
         raise ConfigError("columns=[] leaves nothing", hint="name the columns to keep, or leave `columns` out")
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    if twice := repeated(names):
         raise ConfigError(f"`{twice}` is in `columns` twice")
     for name in dtypes:
         if name not in first.schema:

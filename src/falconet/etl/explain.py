@@ -10,7 +10,7 @@ import polars as pl
 
 from falconet.compute.engine import collect
 from falconet.compute.exchange import Source
-from falconet.compute.executor import reading
+from falconet.etl.dataset import first_rows
 from falconet.etl.fit import Inputs, Regroup, bind_step, schedule
 from falconet.etl.op import Group, KeyedOp, StatOp
 from falconet.etl.plan import Described, Given, Plan, Ref, Step, apply, numbered, run
@@ -65,7 +65,7 @@ class Explanation:
 
 def explain(plan: Plan, parts: Sequence[Source], inputs: Inputs, tried: int) -> Explanation:
     """Every step on the first `tried` rows: fitted there, then applied."""
-    frame = _first_rows(parts, tried)
+    frame = first_rows(parts, tried)
     given = Given.of(inputs)
     nothing = Plan((), tuple((name, (0, name)) for name in inputs))
     start = run(nothing, {}, numbered(plain(frame.lazy()), [step.op for step in plan.steps]), given)
@@ -103,17 +103,6 @@ def explain(plan: Plan, parts: Sequence[Source], inputs: Inputs, tried: int) -> 
         regroupings=sum(isinstance(step.op, KeyedOp) for step in plan.steps),
         steps=tuple(costs),
     )
-
-
-def _first_rows(parts: Sequence[Source], rows: int) -> pl.DataFrame:
-    frames = []
-    for part in parts:
-        with reading(f"`{part.path}`"):
-            frames.append(collect(part.scan().head(rows)))
-        rows -= frames[-1].height
-        if rows <= 0:
-            break
-    return pl.concat(frames)
 
 
 def _fitted(step: Step, state: Described) -> tuple[Mapping[tuple[int, Group], pl.DataFrame], float]:

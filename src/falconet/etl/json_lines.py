@@ -72,17 +72,14 @@ def _blocks(file: Found) -> Iterator[tuple[int, bytes]]:
     line = 1
     rest = b""
     with unpacked(file) as raw:
-        try:
-            while read := raw.read(BLOCK):
-                cut = read.rfind(b"\n") + 1
-                block, rest = (rest + read[:cut], read[cut:]) if cut else (b"", rest + read)
-                if line == 1:
-                    block = block.removeprefix(b"\xef\xbb\xbf")
-                if block.strip():
-                    yield line, block
-                line += block.count(b"\n")
-        except OSError as error:
-            raise DataError(f"{file.where} cannot be read to its end: {error}", hint="it may be cut short") from error
+        while read := raw.read(BLOCK):
+            cut = read.rfind(b"\n") + 1
+            block, rest = (rest + read[:cut], read[cut:]) if cut else (b"", rest + read)
+            if line == 1:
+                block = block.removeprefix(b"\xef\xbb\xbf")
+            if block.strip():
+                yield line, block
+            line += block.count(b"\n")
     if rest.strip():
         yield line, rest.removeprefix(b"\xef\xbb\xbf")
 

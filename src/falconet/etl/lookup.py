@@ -36,7 +36,8 @@ class Lookup:
             return pl.when(x.is_null()).then(pl.lit(None, dtype=self.codes.dtype))
         if self._span is not None:
             low, high = (pl.lit(end, dtype=self.values.dtype) for end in self._span)
-            return pl.lit(self._table).gather(pl.when(x.is_between(low, high)).then(x - low))
+            place = x.cast(self._counted) - low.cast(self._counted)
+            return pl.lit(self._table).gather(pl.when(x.is_between(low, high)).then(place))
         if len(self.values) < _MANY or self.values.dtype == pl.Boolean:
             return x.replace_strict(self.values, self.codes, default=None, return_dtype=self.codes.dtype)
         return x.map_batches(self._search, return_dtype=self.codes.dtype, is_elementwise=True)
@@ -51,12 +52,17 @@ class Lookup:
         assert isinstance(high, int)
         return (low, high) if high - low < max(_SMALL, _SPARSE * len(self.values)) else None
 
+    @property
+    def _counted(self) -> pl.DataType:
+        """A type that holds the difference of two values: from -100 to 100 are more than an Int8 counts."""
+        return self.values.dtype if self.values.dtype.is_unsigned_integer() else pl.Int64()
+
     @cached_property
     def _table(self) -> pl.Series:
         """The code of every integer of the span, null where it is no value."""
         assert self._span is not None
         low, high = self._span
-        place = (self.values - low).to_numpy().astype(np.int64)
+        place = (self.values.cast(self._counted) - low).to_numpy().astype(np.int64)
         table = np.zeros(high - low + 1, self.codes.to_numpy().dtype)
         table[place] = self.codes.to_numpy()
         is_free = np.ones(len(table), np.bool_)

@@ -54,6 +54,7 @@ _CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS names the file with the key",
     "az": 'storage_options={"account_name": …, "account_key": …}',
 }
+_FLAGS = {"true": "true", "1": "true", "anon": "true", "false": "false", "0": "false"}  # "anon": gcsfs' token
 _REFUSED = ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE_DOES_NOT_MATCH", "UNRECOGNIZED_CLIENT", "EXPIRED_TOKEN")
 
 
@@ -146,27 +147,26 @@ def open_store(url: str, options: Mapping[str, object]) -> tuple[ObjectStore, st
 
 
 def _settings(scheme: str, options: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """The options by our names, as text, with what the environment has in place of those that are not given."""
     known = _SETTINGS[scheme]
-    found = {}
-    for name, (_, polars, others) in known.items():
-        prefix = polars.removesuffix(name)
-        for spelled in (name, polars, *others, *(prefix + other for other in others)):
-            if spelled in options:
-                found[name] = options[spelled]
-        for variable in _ENVIRONMENT[scheme].get(name, ()):
-            if name not in found and os.environ.get(variable):
-                found[name] = os.environ[variable]
-    spellings = {n: (n, p, *o, *(p.removesuffix(n) + x for x in o)) for n, (_, p, o) in known.items()}
-    for given in options:
-        if not any(given in names for names in spellings.values()):
+    names = {spelled: name for name in known for spelled in _spellings(scheme, name)}
+    given: dict[str, str] = {}
+    for spelled in options:
+        if spelled not in names:
             raise ConfigError(
-                f"storage_options has `{given}`, which {scheme}:// does not know", hint=suggest(given, known)
+                f"storage_options has `{spelled}`, which {scheme}:// does not know", hint=suggest(spelled, known)
+            )
+        if (other := given.setdefault(names[spelled], spelled)) != spelled:
+            raise ConfigError(
+                f"storage_options has both `{other}` and `{spelled}`, which are one setting",
+                hint="leave one of them out",
             )
     settings = {}
-    for name, value in found.items():
-        if not isinstance(value, (str, bool)):
-            raise ConfigError(f"storage_options: `{name}` is a {type(value).__name__}", hint="a string is needed")
-        settings[name] = str(value).lower() if name == "anonymous" else str(value)
+    for name in known:
+        if name in given:
+            settings[name] = _text(given[name], options[given[name]], is_flag=name == "anonymous")
+        elif value := next(filter(None, map(os.environ.get, _ENVIRONMENT[scheme].get(name, ()))), None):
+            settings[name] = value
     endpoint = settings.get("endpoint_url")
     if endpoint is not None:
         parts = urlsplit(endpoint)
@@ -174,3 +174,20 @@ def _settings(scheme: str, options: Mapping[str, object]) -> tuple[tuple[str, st
             raise ConfigError("storage_options: `endpoint_url` is no address", hint='like "https://minio.example:9000"')
         settings["endpoint_url"] = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
     return tuple(settings.items())
+
+
+def _spellings(scheme: str, name: str) -> tuple[str, ...]:
+    """What a setting may be called: our name, Polars' name, those of other programs with and without its prefix."""
+    _, polars, others = _SETTINGS[scheme][name]
+    prefix = polars.removesuffix(name)
+    return tuple(dict.fromkeys((name, polars, *others, *(prefix + other for other in others))))
+
+
+def _text(name: str, value: object, *, is_flag: bool) -> str:
+    if not isinstance(value, (str, bool)):
+        raise ConfigError(f"storage_options: `{name}` is a {type(value).__name__}", hint="a string is needed")
+    if not is_flag:
+        return str(value)
+    if (found := _FLAGS.get(str(value).lower())) is None:
+        raise ConfigError(f"storage_options: `{name}` is neither true nor false")
+    return found

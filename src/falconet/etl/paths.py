@@ -16,10 +16,12 @@ from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
+from urllib.request import url2pathname
 
 import pyarrow as pa
 
 from falconet.errors import ConfigError, DataError
+from falconet.etl.names import repeated
 from falconet.etl.object_store import ObjectStore, as_text, is_url, open_store
 
 _ENDINGS = {
@@ -29,6 +31,7 @@ _ENDINGS = {
     "Arrow": (".arrow", ".feather", ".ipc"),
 }
 PACKED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+_FILE = "file://"
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -77,14 +80,19 @@ class Found:
 
     @contextmanager
     def opened(self) -> Iterator[pa.NativeFile]:
-        """The file for reading, as it is. What goes wrong with the store becomes a DataError."""
+        """The file for reading, as it is. What goes wrong meanwhile becomes a DataError."""
         if self.store is None:
             try:
                 local = pa.OSFile(self.path)
             except OSError as error:
                 raise DataError(f"{self.where} cannot be read: {error}") from error
-            with local:
-                yield local
+            try:
+                with local:
+                    yield local
+            except OSError as error:
+                raise DataError(
+                    f"{self.where} cannot be read to its end: {error}", hint="it may be cut short"
+                ) from error
             return
         with (
             self.store.errors(self.where),
@@ -95,10 +103,8 @@ class Found:
 
 def find(source: str | os.PathLike[str], options: Mapping[str, object]) -> list[Found]:
     """The files that a file, a folder or a glob stands for."""
-    source = as_text(source)
+    source = _as_source(source)
     if is_url(source):
-        if source.startswith("file://"):
-            return find(unquote(source.removeprefix("file://")), options)
         return _find_objects(source, options)
     if options:
         raise ConfigError("storage_options are for object stores", hint=f"`{source}` is a path on this machine")
@@ -128,10 +134,10 @@ def find_list(source: Sequence[Any], options: Mapping[str, object]) -> list[Foun
     for path in source:
         if not isinstance(path, (str, os.PathLike)):
             raise DataError(f"a list of files has a {type(path).__name__} in it", hint="for rows: pl.DataFrame(rows)")
-    names = [as_text(path) for path in source]
+    names = [_as_source(path) for path in source]
     if not names:
         raise DataError("a data set of no files", hint="the list is empty")
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    if twice := repeated(name if is_url(name) else str(Path(name).resolve()) for name in names):
         raise DataError(f"`{twice}` is in the list twice")
     here = [name for name in names if not is_url(name)]
     if here and options:
@@ -149,6 +155,12 @@ def find_list(source: Sequence[Any], options: Mapping[str, object]) -> list[Foun
     folders = [_folders(file) for file in found]
     shared = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False)))
     return [replace(file, hive=_hive(folder[shared:])) for file, folder in zip(found, folders, strict=True)]
+
+
+def _as_source(path: str | os.PathLike[str]) -> str:
+    """A path of this machine, also of a `file://` address, or an address in a store."""
+    text = as_text(path)
+    return url2pathname(text.removeprefix(_FILE)) if text.startswith(_FILE) else text
 
 
 def _folders(file: Found) -> tuple[str, ...]:

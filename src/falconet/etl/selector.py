@@ -14,6 +14,7 @@ from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from falconet.errors import ColumnNotFoundError, ConfigError
+from falconet.etl.names import repeated
 from falconet.schema import Column
 
 if TYPE_CHECKING:
@@ -108,8 +109,8 @@ class ColumnSelector(Node):
         if names and tags:
             raise ConfigError("a selection by names and by tags", hint="add two selections: ColumnSelector + ...")
         for group in () if names == "*" else (names, *(name for name in names if not isinstance(name, str))):
-            if twice := [name for name in group if group.count(name) > 1]:
-                raise ConfigError(f"column `{twice[0]}` is selected twice")
+            if twice := repeated(group):
+                raise ConfigError(f"column `{twice}` is selected twice")
 
     def __str__(self) -> str:
         if self.tags:

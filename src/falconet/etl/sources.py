@@ -18,8 +18,9 @@ import polars as pl
 import pyarrow as pa
 
 from falconet.errors import ConfigError, DataError, SchemaError
-from falconet.etl.arrow_files import ROW_GROUP, open_arrow, polars_schema, write_rows
+from falconet.etl.arrow_files import ROW_GROUP, polars_schema, read_arrow, write_rows
 from falconet.etl.json_lines import infer_json, read_json
+from falconet.etl.names import repeated
 from falconet.etl.object_store import ObjectStore
 from falconet.etl.paths import Found, find, find_list
 from falconet.etl.text_files import TextFormat, infer_csv, read_csv
@@ -130,8 +131,8 @@ def _settled(dtype: pl.DataType) -> pl.DataType:
 
 
 def _convert_arrow(file: Found, target: Path) -> None:
-    with open_arrow(file) as (schema, batches):
-        _write_batches(schema, batches, target, file.where)
+    schema, batches = read_arrow(file)
+    _write_batches(schema, batches, target, file.where)
 
 
 def _write_batches(schema: pa.Schema, batches: Iterable[pa.RecordBatch], target: Path, where: str) -> None:
@@ -151,7 +152,7 @@ def as_polars(source: Any) -> pl.DataFrame | pl.LazyFrame:
             return pl.DataFrame(pl.from_arrow(source))
         if _is_pandas(source):
             names = [str(name) for name in source.columns]
-            if twice := next((name for name in names if names.count(name) > 1), None):
+            if twice := repeated(names):
                 raise SchemaError(f"{where} has two columns `{twice}`", hint="rename one of them")
             return pl.from_pandas(source, include_index=False)
     except (pa.ArrowException, pl.exceptions.PolarsError, TypeError, ValueError) as error:

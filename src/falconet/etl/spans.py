@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from falconet.compute.engine import collect
 from falconet.etl.table import matching
 
 Ints = NDArray[np.int64]
@@ -19,13 +20,13 @@ def spans(keys: pl.Series) -> pl.DataFrame:
     counted = keys.alias("key").to_frame().lazy().group_by("key", maintain_order=True)
     end = pl.col("count").cum_sum()
     sized = counted.agg(count=pl.len().cast(pl.Int64))
-    return sized.select("key", start=end - pl.col("count"), end=end).collect()
+    return collect(sized.select("key", start=end - pl.col("count"), end=end))
 
 
 def spans_of(frame: pl.DataFrame, name: str, known: pl.DataFrame) -> tuple[Ints, Ints]:
     """From where to where the values of each row's key are, of `known` spans; 0 to 0 for a key that is in none."""
     asked = frame.lazy().select(key=matching(pl.col(name), frame.schema[name], known.schema["key"], name))
-    found = asked.join(known.lazy(), on="key", how="left", maintain_order="left").collect()
+    found = collect(asked.join(known.lazy(), on="key", how="left", maintain_order="left"))
     return found["start"].fill_null(0).to_numpy(), found["end"].fill_null(0).to_numpy()
 
 

@@ -12,14 +12,14 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import TypeAlias
 
 import polars as pl
 import pyarrow as pa
 
-from falconet.compute.exchange import Source
+from falconet.compute.exchange import PLAIN, Slice, Source, store_slices, writing
 from falconet.compute.executor import Executor, reach
 from falconet.etl.op import Group, StatOp
 from falconet.progress import note
@@ -28,8 +28,8 @@ ROW_BYTES = 64  # of states, for each row of data: where the budget has that muc
 BATCH = 32  # parts that are merged before one looks how large their states have become
 SHARE = 8  # of the budget, for what is merged at once: Polars takes that many times its size to do it
 SLICES = 4096  # and there are at the most so many
+SAMPLE = 256  # values of a merged slice that say where to cut it again
 _SLICE = "__slice__"
-_PLAIN = pl.CompatLevel.oldest()  # strings with offsets: views bring the strings of all other rows along
 States: TypeAlias = list[pl.DataFrame]
 """The states of all statistics of a pass, in one order everywhere."""
 
@@ -84,34 +84,23 @@ def _spilled(
     states.clear()  # they are in files now
     merge = _MergeHeld(_Merge(tuple(op for op, _ in of)))
     whole = merge([*held, executor.map_reduce(cut, parts, merge)])
-    work = [_Slice(of[i][0], tuple(piece[j] for piece in whole.cut[i])) for i in by for j in range(count)]
+    work = [
+        _ToMerge(of[i][0], columns[0], tuple(piece[j] for piece in whole.cut[i]))
+        for i, columns in by.items()
+        for j in range(count)
+    ]
     merged = executor.map(_MergeSlice(str(folder)), work)
     for path in {piece.path for i in by for pieces in whole.cut[i] for piece in pieces}:
         Path(path).unlink()
     found = dict(enumerate(whole.states))
     for place, i in enumerate(by):
-        found[i] = together(merged[place * count : (place + 1) * count], by[i], executor.budget // 2, folder)
+        found[i] = _together(merged[place * count : (place + 1) * count], by[i], executor.budget // 2, folder)
     return [found[i] for i in range(len(of))]
 
 
 def _slices(size: int, budget: int) -> int:
     """How many slices so many bytes are cut into."""
     return min(SLICES, max(2, -(-size * SHARE // budget)))
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A frame as an Arrow stream in some bytes of a file."""
-
-    path: str
-    offset: int
-    size: int
-    rows: int
-
-    def read(self) -> pl.DataFrame:
-        with Path(self.path).open("rb") as file:
-            file.seek(self.offset)
-            return pl.read_ipc_stream(file.read(self.size))
 
 
 @dataclass(frozen=True)
@@ -129,7 +118,7 @@ class _Held:
     """States of parts: those that are not cut merged (of the others no rows), and the files of the others."""
 
     states: States
-    cut: Mapping[int, tuple[tuple[_Piece, ...], ...]]
+    cut: Mapping[int, tuple[tuple[Slice, ...], ...]]
 
 
 @dataclass(frozen=True)
@@ -157,63 +146,67 @@ class _Cut:
         files = {i: (self._sliced(states[i], by),) for i, by in self.by.items()}
         return _Held([state.clear() if i in files else state for i, state in enumerate(states)], files)
 
-    def _sliced(self, state: pl.DataFrame, by: tuple[str, ...]) -> tuple[_Piece, ...]:
+    def _sliced(self, state: pl.DataFrame, by: tuple[str, ...]) -> tuple[Slice, ...]:
         # Polars' hash is the same for equal values, -0.0 and 0.0 included; of another version it need not be.
         number = (pl.struct(by).hash(0) % self.count).cast(pl.UInt16).alias(_SLICE)
         ordered = state.with_columns(number).sort(_SLICE, maintain_order=True)
         found = dict(ordered[_SLICE].value_counts().iter_rows())
         edges = tuple(accumulate((found.get(j, 0) for j in range(self.count)), initial=0))
-        return _store(ordered.drop(_SLICE), edges, reach(self.folder) / f"{uuid.uuid4().hex}.arrows")
+        return store_slices(ordered.drop(_SLICE), edges, reach(self.folder) / f"{uuid.uuid4().hex}.arrows")
 
 
 @dataclass(frozen=True)
-class _Slice:
-    """One slice of a statistic: what all parts gave to it."""
+class _ToMerge:
+    """One slice of a statistic, what all parts gave to it, and the first column by which it was cut."""
 
     op: StatOp
-    pieces: tuple[_Piece, ...]
+    first: str
+    pieces: tuple[Slice, ...]
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """A slice that was merged, in a file of its own, and some values of the first column by which it was cut."""
+
+    piece: Slice
+    sample: pl.Series
 
 
 @dataclass(frozen=True)
 class _MergeSlice:
-    """A slice merged, in a file of its own."""
-
     folder: str
 
-    def __call__(self, item: _Slice) -> _Piece:
+    def __call__(self, item: _ToMerge) -> _Merged:
         path = reach(self.folder) / f"{uuid.uuid4().hex}.arrow"
         filled = [piece for piece in item.pieces if piece.rows] or item.pieces[:1]
         merged = item.op.merge([piece.read() for piece in filled])
-        merged.write_ipc_stream(path, compat_level=_PLAIN)
-        return _Piece(str(path), 0, path.stat().st_size, merged.height)
+        (piece,) = store_slices(merged, (0, merged.height), path)
+        return _Merged(piece, merged[item.first].gather_every(max(1, merged.height // SAMPLE)))
 
 
-def together(slices: Sequence[_Piece], by: Sequence[str], budget: int, folder: Path) -> pl.DataFrame:
+def _together(slices: Sequence[_Merged], by: Sequence[str], budget: int, folder: Path) -> pl.DataFrame:
     """Merged slices as one frame, sorted by some columns. What is larger than the budget is a file seen as memory."""
-    size = sum(piece.size for piece in slices)
+    size = sum(merged.piece.size for merged in slices)
     if size <= budget:
-        whole = pl.concat([piece.read() for piece in slices]).sort(by, maintain_order=True)
+        whole = pl.concat([merged.piece.read() for merged in slices]).sort(by, maintain_order=True)
     else:
         whole = _sorted_on_disk(slices, by, _slices(size, budget), folder)
-    for piece in slices:
-        Path(piece.path).unlink()
+    for merged in slices:
+        Path(merged.piece.path).unlink()
     return whole
 
 
-def _sorted_on_disk(slices: Sequence[_Piece], by: Sequence[str], ranges: int, folder: Path) -> pl.DataFrame:
+def _sorted_on_disk(slices: Sequence[_Merged], by: Sequence[str], ranges: int, folder: Path) -> pl.DataFrame:
     """The slices cut again, in ranges of the first column, and each range sorted and appended to a file."""
-    samples = [piece.read()[by[0]].sort().gather_every(max(1, piece.rows // (16 * ranges))) for piece in slices]
-    sample = pl.concat(samples).sort()
+    sample = pl.concat([merged.sample for merged in slices]).sort()
     borders = sample.gather([len(sample) * i // ranges for i in range(1, ranges)])
-    cut = [_cut_at(piece, by, borders, folder) for piece in slices]
+    cut = [_cut_at(merged.piece, by, borders, folder) for merged in slices]
     path = folder / f"{uuid.uuid4().hex}.arrow"
-    with pa.OSFile(str(path), "wb") as sink, ExitStack() as stack:
+    with writing(path), pa.OSFile(str(path), "wb") as sink, ExitStack() as stack:
         writer = None
         for pieces in zip(*cut, strict=True):
             table = (
-                pl.concat([piece.read() for piece in pieces])
-                .sort(by, maintain_order=True)
-                .to_arrow(compat_level=_PLAIN)
+                pl.concat([piece.read() for piece in pieces]).sort(by, maintain_order=True).to_arrow(compat_level=PLAIN)
             )
             writer = writer or stack.enter_context(pa.ipc.new_stream(sink, table.schema))
             writer.write_table(table)
@@ -227,18 +220,7 @@ def _sorted_on_disk(slices: Sequence[_Piece], by: Sequence[str], ranges: int, fo
     return whole
 
 
-def _cut_at(piece: _Piece, by: Sequence[str], borders: pl.Series, folder: Path) -> tuple[_Piece, ...]:
+def _cut_at(piece: Slice, by: Sequence[str], borders: pl.Series, folder: Path) -> tuple[Slice, ...]:
     state = piece.read().sort(by, maintain_order=True)
     edges = [0, *state[by[0]].search_sorted(borders).to_list(), state.height]
-    return _store(state, edges, folder / f"{uuid.uuid4().hex}.arrows")
-
-
-def _store(frame: pl.DataFrame, edges: Sequence[int], path: Path) -> tuple[_Piece, ...]:
-    """A file of Arrow streams one after the other, each the rows between two edges."""
-    pieces = []
-    with path.open("wb") as file:
-        for start, stop in pairwise(edges):
-            begin = file.tell()
-            frame[start:stop].write_ipc_stream(file, compat_level=_PLAIN)
-            pieces.append(_Piece(str(path), begin, file.tell() - begin, stop - start))
-    return tuple(pieces)
+    return store_slices(state, edges, folder / f"{uuid.uuid4().hex}.arrows")

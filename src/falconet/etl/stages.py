@@ -19,7 +19,7 @@ from falconet.compute.engine import collect
 from falconet.compute.exchange import Source, Transform, exchange
 from falconet.compute.executor import ROW, Executor, Part, reading
 from falconet.etl.op import KeyedOp
-from falconet.etl.plan import Bound, Described, Given, Plan, Ref, Step, apply, label, run
+from falconet.etl.plan import Bound, Described, Given, Plan, Ref, Step, apply, asks_row, label, run
 from falconet.etl.sources import private_folder
 from falconet.etl.table import plain
 from falconet.progress import progress
@@ -50,6 +50,30 @@ class Stage:
     @property
     def _made(self) -> tuple[Ref, ...]:
         return tuple(self.given.columns) if self.given.labelled else ()
+
+
+@dataclass(frozen=True)
+class TransformPart:
+    """A part's rows (with `__row__`) to the outputs of a plan (with `__row__`), for what a stage was `given`."""
+
+    plan: Plan
+    bound: Mapping[int, Bound]
+    given: Given
+
+    def __call__(self, frame: pl.LazyFrame) -> pl.LazyFrame:
+        return run(self.plan, self.bound, plain(frame), self.given).select(self.plan.outputs)
+
+    @property
+    def reads(self) -> tuple[str, ...] | None:
+        """The columns it needs, if it makes each row of that row alone; None where it drops or adds rows."""
+        if any(step.op.rows != "same" for step in self.plan.steps):
+            return None
+        return tuple(self.given.name(ref) for ref in self.plan.given)
+
+    @property
+    def asks_row(self) -> bool:
+        """Whether its operators need row numbers."""
+        return asks_row(op for step in self.plan.steps for _, op in self.bound[step.id])
 
 
 @contextmanager
@@ -84,7 +108,7 @@ def pass_by(
         parts = bring_together(
             stage.parts,
             executor,
-            before=_Before(before, bound, stage.given),
+            before=TransformPart(before, bound, stage.given),
             keys=keys,
             finish=_Apply(step, bound[step.id], rehearsed.columns, frozenset(needed)),
             folder=folder / str(step.id),
@@ -147,18 +171,6 @@ def _last_row(part: Part) -> int:
     with reading(f"`{part.path}`"):
         last = collect(part.scan().select(pl.col(ROW).max())).item()
     return 0 if last is None else int(last)
-
-
-@dataclass(frozen=True)
-class _Before:
-    """A part's rows to what a keyed step reads and what is carried past it, all under their labels."""
-
-    plan: Plan
-    bound: Mapping[int, Bound]
-    given: Given
-
-    def __call__(self, frame: pl.LazyFrame) -> pl.LazyFrame:
-        return run(self.plan, self.bound, plain(frame), self.given).select(self.plan.outputs)
 
 
 @dataclass(frozen=True)

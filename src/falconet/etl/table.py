@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from falconet.compute.engine import collect
 from falconet.errors import SchemaError
 from falconet.etl.dataset import Dataset
 from falconet.etl.sources import as_polars
@@ -17,8 +18,10 @@ def as_frame(data: Any) -> pl.DataFrame:
     """A Polars frame from Polars, pandas, Arrow, a Dataset, or a path. A pandas index is not data and is dropped."""
     if isinstance(data, (str, Path)):
         data = Dataset(data)
-    frame = data.scan() if isinstance(data, Dataset) else as_polars(data)
-    return frame.collect() if isinstance(frame, pl.LazyFrame) else frame
+    if isinstance(data, Dataset):
+        return data.collect()
+    frame = as_polars(data)
+    return collect(frame) if isinstance(frame, pl.LazyFrame) else frame
 
 
 def plain(frame: pl.LazyFrame) -> pl.LazyFrame:

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from falconet.errors import ConfigError, DataError, SchemaError
+from falconet.etl.names import repeated
 from falconet.etl.paths import PACKED, Found
 from falconet.etl.widen import say_type
 
@@ -57,7 +58,7 @@ class TextFormat:
             len(self.quote) != 1 or not self.quote.isascii() or self.quote == self.separator
         ):
             raise ConfigError(f"quote={self.quote!r}", hint="one character, or None where there are no quotes")
-        if self.names is not None and (twice := _twice(self.names)):
+        if self.names is not None and (twice := repeated(self.names)):
             raise ConfigError(f"`{twice}` is in `columns` twice")
 
     @property
@@ -171,7 +172,7 @@ def _names(file: Found, text: TextFormat) -> tuple[str, ...]:
         return text.names
     first = None
     try:
-        with _reading(file):
+        with _fields_of_any_length():
             first = next(_records(file, text), None)
     except (csv.Error, UnicodeError):
         _explain(file, text, (), None)
@@ -181,7 +182,7 @@ def _names(file: Found, text: TextFormat) -> tuple[str, ...]:
     names = tuple(name or f"column_{place}" for place, name in enumerate(first[1], start=1))
     if any(_broken(name) for name in names):
         _refuse_bytes(file, text, *first)
-    if twice := _twice(names):
+    if twice := repeated(names):
         raise SchemaError(
             f"{file.where} has two columns `{twice}`",
             hint="the first line is taken for names; where it is data: `has_header=False, columns=[…]`",
@@ -196,7 +197,7 @@ def _strings(file: Found, text: TextFormat, names: Sequence[str]) -> Iterator[pl
     header = text.names is None
     last = None
     try:
-        with _reading(file), unpacked(file) as raw:
+        with unpacked(file) as raw:
             stream: object = raw
             if split or not text.utf8:
                 recoded = _Recoded(raw, text.encoding, separator if split else None, file.where)
@@ -234,10 +235,9 @@ def _strings(file: Found, text: TextFormat, names: Sequence[str]) -> Iterator[pl
 
 def _explain(file: Found, text: TextFormat, names: Sequence[str], error: Exception | None) -> None:
     """Raise what is wrong with the first line that is; if none is, what the parser said."""
-    longest = csv.field_size_limit(1 << 30)
     line = 0
     try:
-        with _reading(file):
+        with _fields_of_any_length():
             for line, row in _records(file, text):
                 if any(_broken(value) for value in row):
                     _refuse_bytes(file, text, line, row)
@@ -252,14 +252,12 @@ def _explain(file: Found, text: TextFormat, names: Sequence[str], error: Excepti
         raise DataError(
             f"{file.where}, after line {line}: {wrong}", hint="`encoding=` says how it is written"
         ) from wrong
-    finally:
-        csv.field_size_limit(longest)
     if error is not None:
         raise DataError(f"{file.where} cannot be read as CSV: {str(error).splitlines()[0]}") from error
 
 
-def _records(file: Found, text: TextFormat) -> Iterator[tuple[int, list[str]]]:
-    """Each record with the number of the line it begins on. Slow, and exact about lines."""
+def _records(file: Found, text: TextFormat, *, strict: bool = True) -> Iterator[tuple[int, list[str]]]:
+    """Each record with the number of the line it begins on. Slow, and exact about lines; `strict` about quotes."""
     separator = text.split(file)
     encoding = "utf-8-sig" if text.utf8 else text.encoding
     alone = text.names is not None and len(text.names) == 1
@@ -271,9 +269,9 @@ def _records(file: Found, text: TextFormat) -> Iterator[tuple[int, list[str]]]:
                     yield number, content.split(separator)
             return
         if text.quote is None:
-            rows = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE, strict=True)
+            rows = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE, strict=strict)
         else:
-            rows = csv.reader(lines, delimiter=separator, quotechar=text.quote, strict=True)
+            rows = csv.reader(lines, delimiter=separator, quotechar=text.quote, strict=strict)
         number = 1
         for row in rows:
             if row or alone:
@@ -284,8 +282,8 @@ def _records(file: Found, text: TextFormat) -> Iterator[tuple[int, list[str]]]:
 
 def _refuse_value(file: Found, text: TextFormat, name: str, row: int, value: str, dtype: pl.DataType) -> NoReturn:
     skip = row + (text.names is None)
-    with _reading(file):
-        line = next(line for i, (line, _) in enumerate(_records(file, text)) if i == skip)
+    with _fields_of_any_length():
+        line = next(line for i, (line, _) in enumerate(_records(file, text, strict=False)) if i == skip)
     raise DataError(
         f"{file.where}, line {line}: column `{name}` is `{value[:80]}`, which is no {dtype}",
         hint=f'`null_values=["{value[:20]}"]` if it stands for nothing, or {say_type(name, "string")}',
@@ -304,17 +302,14 @@ def _broken(value: str) -> bool:
     return any("\udc80" <= sign <= "\udcff" for sign in value) if not value.isascii() else False
 
 
-def _twice(names: Sequence[str]) -> str | None:
-    return next((name for name in names if names.count(name) > 1), None)
-
-
 @contextmanager
-def _reading(file: Found) -> Iterator[None]:
-    """Damage to a packed file shows while it is read."""
+def _fields_of_any_length() -> Iterator[None]:
+    """Python's parser has a limit of its own, of the whole process."""
+    before = csv.field_size_limit(1 << 30)
     try:
         yield
-    except (OSError, EOFError) as error:
-        raise DataError(f"{file.where} cannot be read to its end: {error}", hint="it may be cut short") from error
+    finally:
+        csv.field_size_limit(before)
 
 
 @contextmanager

@@ -26,9 +26,9 @@ from falconet.etl.fold import fold
 from falconet.etl.graph import compile_graph, operators_of, raw_names
 from falconet.etl.online import Online
 from falconet.etl.op import KeyedOp, StatOp
-from falconet.etl.plan import Bound, Given, Plan, asks_row, needed_by, numbered, outputs_of, run, where
+from falconet.etl.plan import Bound, Given, Plan, needed_by, numbered, outputs_of, run, where
 from falconet.etl.selector import as_node
-from falconet.etl.stages import Stage, pass_by, stage_folder
+from falconet.etl.stages import Stage, TransformPart, pass_by, stage_folder
 from falconet.etl.table import as_frame, plain
 from falconet.etl.types import column_of
 from falconet.etl.writer import Shuffle, write
@@ -385,30 +385,6 @@ class Transformed:
 
     def __repr__(self) -> str:
         return f"Transformed({self._dataset.rows:,} rows, columns {', '.join(self.schema.names)})"
-
-
-@dataclass(frozen=True)
-class TransformPart:
-    """A part's rows (with `__row__`) to the outputs (with `__row__`)."""
-
-    plan: Plan
-    bound: Mapping[int, Bound]
-    given: Given
-
-    def __call__(self, frame: pl.LazyFrame) -> pl.LazyFrame:
-        return run(self.plan, self.bound, plain(frame), self.given).select(self.plan.outputs)
-
-    @property
-    def reads(self) -> tuple[str, ...] | None:
-        """The columns it needs, if it makes each row of that row alone; None where it drops or adds rows."""
-        if any(step.op.rows != "same" for step in self.plan.steps):
-            return None
-        return tuple(self.given.name(ref) for ref in self.plan.given)
-
-    @property
-    def asks_row(self) -> bool:
-        """Whether its operators need row numbers."""
-        return asks_row(op for step in self.plan.steps for _, op in self.bound[step.id])
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from falconet.compute.executor import ROW, Executor, Part, reading
 from falconet.compute.local import LocalExecutor
 from falconet.errors import ColumnNotFoundError, ConfigError
 from falconet.etl.files import ROW_GROUP, Chunk, Compression, Layout, OutputFile, ReadChunk, ReadRows, WriteFile
+from falconet.etl.names import repeated
 from falconet.etl.order import LIMIT, full_order, places, ranges
 from falconet.etl.table import plain
 from falconet.etl.types import polars_type
@@ -396,8 +397,8 @@ def _partition_columns(given: str | Sequence[str], schema: Schema) -> tuple[str,
             raise ColumnNotFoundError.of(name, schema.names, where="the output (`partition_on`)")
         if schema[name].list is not None or schema[name].dtype.startswith("float"):
             raise ConfigError(f"partition_on: `{name}` is {schema[name].dtype}", hint="whole numbers, strings, times")
-        if names.count(name) > 1:
-            raise ConfigError(f"partition_on names `{name}` twice")
+    if twice := repeated(names):
+        raise ConfigError(f"partition_on names `{twice}` twice")
     if len(names) == len(schema.names):
         raise ConfigError("partition_on names all columns, which leaves none for the files")
     return names

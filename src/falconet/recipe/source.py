@@ -43,7 +43,7 @@ def read_data(recipe: Recipe, work: Path) -> RawData:
         folder = convert(path, work / "data")
         path, items = folder / "ratings", pl.read_parquet(folder / "movies.parquet")
     elif recipe.data.items is not None:
-        items = Dataset(recipe.data.items, **_text(recipe.data, recipe.data.items)).scan().collect()
+        items = Dataset(recipe.data.items, **_text(recipe.data, recipe.data.items)).collect()
     interactions = _interactions(path, given, recipe.data)
     inner = inner_columns(given)
     if items is not None:

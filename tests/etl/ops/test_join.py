@@ -42,6 +42,14 @@ def test_unmatched_integers_stay_integers_and_rows_keep_their_order() -> None:
     assert got["movie"].to_list() == [30, 99, 10, None]
 
 
+@pytest.mark.parametrize("dtype", [pl.Int8, pl.UInt8, pl.Int16])
+def test_keys_further_apart_than_their_type_counts_are_told_apart(dtype: pl.DataType) -> None:
+    known = pl.Series("key", [100, 0, 45] if dtype == pl.UInt8 else [-100, 100, 45], dtype=dtype)
+    frame = pl.DataFrame({"key": pl.Series([*known, 35, 10, -10 if dtype != pl.UInt8 else 9], dtype=dtype)})
+    got = apply(["key"] >> ops.JoinExternal(pl.DataFrame([known, pl.Series("place", [1, 2, 3])]), on="key"), frame)
+    assert got["place"].to_list() == [1, 2, 3, None, None, None]
+
+
 def test_a_key_that_the_table_has_twice_is_refused() -> None:
     twice = pl.DataFrame({"movie": [1, 2, 1], "title": ["a", "b", "c"]})
     with pytest.raises(DataError, match="drop_duplicates_ext=True keeps the first"):

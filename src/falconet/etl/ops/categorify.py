@@ -12,6 +12,7 @@ import polars as pl
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.etl.categories import Categories, ColumnCategories, CombinedCategories
 from falconet.etl.codes import FIRST, by_count, code_type
+from falconet.etl.names import repeated
 from falconet.etl.op import OPS, Group, Op, StatOp, freeze
 from falconet.etl.table import as_frame, flatten, one_value, plain
 from falconet.etl.types import element
@@ -119,18 +120,17 @@ class Categorify(StatOp):
         return _of(self.num_buckets, domain) or 1
 
     def groups(self, columns: Sequence[Group]) -> list[Group]:
-        names = [self.name_sep.join(group) for group in columns]
-        for name, group in zip(names, columns, strict=True):
-            others = [other for other in columns if other != group and self.name_sep.join(other) == name]
-            if others:
+        names: dict[str, Group] = {}
+        for group in columns:
+            name = self.name_sep.join(group)
+            if (other := names.setdefault(name, group)) != group:
                 raise ConfigError(
-                    f"Categorify would name both {list(group)} and {list(others[0])} `{name}`",
+                    f"Categorify would name both {list(other)} and {list(group)} `{name}`",
                     hint="choose another `name_sep`, or rename a column first",
                 )
-        members = [name for group in columns for name in group]
-        if self.encode_type == "joint" and (twice := [name for name in members if members.count(name) > 1]):
+        if self.encode_type == "joint" and (twice := repeated(name for group in columns for name in group)):
             raise ConfigError(
-                f"Categorify would give `{twice[0]}` the codes of two vocabularies",
+                f"Categorify would give `{twice}` the codes of two vocabularies",
                 hint='a column is in one joint group only; encode_type="combo" takes it into several',
             )
         for setting in ("freq_threshold", "max_size", "num_buckets", "vocabs"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from falconet.compute.engine import collect
 from falconet.etl import keys, moments
 from falconet.etl.op import OPS, ColumnOp, Group, StatOp
 from falconet.etl.table import flatten, one_zero
@@ -81,7 +82,7 @@ class DataStats(StatOp):
                 )
             else:
                 merged.append(moments.merge(own) if columns is _SUMS else pl.concat(own).unique().sort("distinct"))
-        return keys.bundle([state.lazy() for state in merged]).collect()
+        return collect(keys.bundle([state.lazy() for state in merged]))
 
     def finish(self, state: pl.DataFrame) -> ColumnStats:
         found: dict[str, Any] = {}

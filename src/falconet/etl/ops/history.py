@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from falconet.compute.engine import collect
 from falconet.compute.executor import ROW
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.etl.op import OPS, FrameOp, Group, StatOp
@@ -85,7 +86,7 @@ class History(StatOp):
         return self._in_order(events)
 
     def merge(self, states: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        return self._in_order(pl.concat(states).lazy()).collect()
+        return collect(self._in_order(pl.concat(states).lazy()))
 
     def _in_order(self, events: pl.LazyFrame) -> pl.LazyFrame:
         return events.sort([name for name in (self.key, self.time, ROW, self.item) if name is not None])
@@ -188,7 +189,7 @@ class Histories(FrameOp):
             item=matching(pl.col(item), frame.schema[item], self.events.schema[item], item),
         )
         own = asked.join(self._counts.lazy(), on=["key", "item"], how="left", maintain_order="left")
-        return own.select("item", pl.col("times").fill_null(0)).collect()
+        return collect(own.select("item", pl.col("times").fill_null(0)))
 
     def _others(self, own: pl.DataFrame, start: Ints, end: Ints) -> tuple[pl.Series, Ints]:
         """The last items of a key but for the row's own item: enough of them are taken that it can be left out."""

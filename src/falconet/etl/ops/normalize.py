@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from falconet.compute.engine import collect
 from falconet.errors import SchemaError
 from falconet.etl import moments
 from falconet.etl.op import OPS, ColumnOp, Group, StatOp, float32
@@ -62,7 +63,7 @@ class NormalizeMinMax(StatOp):
         return _range(frame.select(x).filter(pl.col("x").is_finite()), pl.col("x"), pl.col("x"))
 
     def merge(self, states: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        return _range(pl.concat(states).lazy(), pl.col("min"), pl.col("max")).collect()
+        return collect(_range(pl.concat(states).lazy(), pl.col("min"), pl.col("max")))
 
     def finish(self, state: pl.DataFrame) -> Ranged:
         low, high = state.row(0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +22,13 @@ def column(name: str, *tags: str, **facts: object) -> Column:
 
 
 def test_the_models_are_listed_by_name() -> None:
-    assert fl.models.list() == ("MLP", "Popular", "TwoTower")
+    files = Path(fl.models.__file__).parent.glob("*.py")
+    classes = [
+        name for file in files for name in re.findall(r"^@MODELS.register\(\)\nclass (\w+)", file.read_text(), re.M)
+    ]
+    assert len(classes) >= 7
+    assert fl.models.list() == tuple(sorted(classes))
+    assert all(getattr(fl.models, name) is fl.models.MODELS[name] for name in classes)
 
 
 def test_settings_of_another_model_are_refused() -> None:
@@ -114,7 +122,7 @@ class TestTwoTower:
         assert torch.equal(model.loss(example_batch()), first)
 
     def test_the_loss_discounts_frequent_items(self) -> None:
-        """Two items, all vectors and biases zero: what is left of the logits is minus ln of their share of the rows."""
+        """Two items, all scores zero: the other row's item stands for as many as it is rare."""
         schema = EXAMPLE.only(["user", "item", "history"])
         model = TwoTower.from_schema(schema, TwoTower.Config(dim=2)).eval()
         for weight in model.parameters():
@@ -123,7 +131,7 @@ class TestTwoTower:
         counts[5] = 21  # of 50 rows in all
         model.set_counts(counts)
         batch = Batch.of({"item": torch.tensor([5, 6]), "history": Ragged.of([[6], [5]])})
-        assert model.loss(batch).tolist() == pytest.approx([math.log(22), math.log(22 / 21)], rel=1e-5)
+        assert model.loss(batch).tolist() == pytest.approx([math.log(1 + 50), math.log(1 + 50 / 21)], rel=1e-5)
 
     def test_other_rows_with_the_same_item_are_no_negatives(self) -> None:
         schema = EXAMPLE.only(["user", "item", "history"])

@@ -1,4 +1,4 @@
-"""BatchNorm, the MLP block and the losses on one process."""
+"""BatchNorm and the MLP block on one process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from falconet.errors import ConfigError
-from falconet.nn import MLP, BatchNorm, bce, log_q, mse, sampled_softmax
+from falconet.nn import MLP, BatchNorm
 
 
 def test_batchnorm_is_torchs_on_one_process() -> None:
@@ -65,28 +65,3 @@ def test_mlp_refuses_what_cannot_be() -> None:
         MLP(4, (3,), dropout=1.0)
     with pytest.raises(ConfigError, match="activation must be one of relu, gelu, tanh, silu, not 'relux'"):
         MLP(4, (3,), activation="relux")  # type: ignore[arg-type]
-
-
-def test_losses_are_one_value_per_row() -> None:
-    assert bce(torch.tensor([0.0, 1.0]), torch.tensor([1, 1])).tolist() == pytest.approx([0.6931472, 0.3132617])
-    assert mse(torch.tensor([1.0, 3.0]), torch.tensor([0, 1])).tolist() == [1.0, 4.0]
-
-
-def test_log_q_is_the_logarithm_of_the_share() -> None:
-    found = log_q(torch.tensor([0, 3, 6]), torch.tensor([1, 2, 0]))
-    assert found.exp().tolist() == pytest.approx([0.3, 0.6, 0.1])
-
-
-def test_sampled_softmax_leaves_out_hits_and_corrects_popularity() -> None:
-    user, item = torch.ones(3, 1), torch.tensor([[1.0], [2.0], [1.0]])
-    codes = torch.tensor([4, 5, 4])
-    plain = sampled_softmax(user, item, codes)
-    # Rows 0 and 2 have the same item, so each sees only the other item; row 1 sees both.
-    assert plain.tolist() == pytest.approx([1.3132617, 0.5514447, 1.3132617])
-    corrected = sampled_softmax(user, item, codes, torch.tensor([0.0, 1.0, 0.0]))
-    assert corrected.tolist() == pytest.approx([0.6931472, 1.0986123, 0.6931472])
-    assert sampled_softmax(user, item, codes, temperature=0.5)[0].item() == pytest.approx(2.1269281)
-
-
-def test_sampled_softmax_of_no_rows_is_empty() -> None:
-    assert sampled_softmax(torch.zeros(0, 2), torch.zeros(0, 2), torch.zeros(0)).shape == (0,)

@@ -1,9 +1,26 @@
-"""Layers that models are made of."""
+"""Layers and losses that models are made of."""
 
+from falconet.nn import contrast
 from falconet.nn.batchnorm import BatchNorm
 from falconet.nn.embedding import Tables
-from falconet.nn.loss import bce, log_q, mse, sampled_softmax
+from falconet.nn.item_loss import ItemLoss, ItemLossConfig
+from falconet.nn.loss import bce, full_softmax, listwise_softmax, log_q, mse, sampled_softmax
 from falconet.nn.mlp import MLP
 from falconet.nn.supervised import Supervised, freeze
 
-__all__ = ["MLP", "BatchNorm", "Supervised", "Tables", "bce", "freeze", "log_q", "mse", "sampled_softmax"]
+__all__ = [
+    "MLP",
+    "BatchNorm",
+    "ItemLoss",
+    "ItemLossConfig",
+    "Supervised",
+    "Tables",
+    "bce",
+    "contrast",
+    "freeze",
+    "full_softmax",
+    "listwise_softmax",
+    "log_q",
+    "mse",
+    "sampled_softmax",
+]

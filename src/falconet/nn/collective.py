@@ -62,3 +62,19 @@ def gather_rows(x_BD: Tensor, rows: list[int]) -> Tensor:
         return x_BD
     result: Tensor = _GatherRows.apply(x_BD, rows)  # type: ignore[no-untyped-call]
     return result
+
+
+def here(rows: list[int]) -> slice:
+    """Which of the rows of all processes are this one's; `rows` is what `counts` gave."""
+    rank = dist.get_rank() if len(rows) > 1 else 0
+    start = sum(rows[:rank])
+    return slice(start, start + rows[rank])
+
+
+def shared_seed(device: torch.device) -> int:
+    """A random number from rank 0's generator, the same on all processes: what they draw from it, they draw alike."""
+    seed = torch.randint(2**62, (1,))
+    if is_shared():
+        seed = seed.to(device)
+        dist.broadcast(seed, 0)
+    return int(seed)

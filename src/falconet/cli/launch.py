@@ -46,6 +46,10 @@ def launch(
         typer.Option(min=1, max=65535, help="A free port of it; else $MASTER_PORT, or from the job's number.",
                      rich_help_panel=_ONE),
     ] = None,
+    node_timeout: Annotated[
+        float,
+        typer.Option(min=1, help="Seconds of silence after which a machine is taken for gone.", rich_help_panel=_ONE),
+    ] = 60.0,
     print_slurm: Annotated[
         bool,
         typer.Option("--print-slurm", help="Start nothing; print a script for sbatch that does it on --nnodes nodes.",
@@ -91,5 +95,5 @@ def launch(
     from falconet.train.launch import launch_script
     from falconet.train.nodes import find_nodes
 
-    nodes = find_nodes(os.environ, nnodes, node_rank, master_addr, master_port)
+    nodes = find_nodes(os.environ, nnodes, node_rank, master_addr, master_port, node_timeout)
     launch_script(script, processes or 1, context.args, nodes=nodes, max_restarts=max_restarts, usr1=usr1)

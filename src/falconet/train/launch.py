@@ -135,6 +135,9 @@ def _attempt(team: _Team, council: Council, attempt: int) -> Ending:
     try:
         team.start(council, attempt)
         own = team.follow(council, attempt)
+    except DistributedError:  # a node is gone
+        own = Ending("cut")
+        raise
     finally:
         if own.kind != "done":
             team.grace = _TIME_TO_SAVE if own.kind == "stopped" else _GRACE

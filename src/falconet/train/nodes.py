@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, TypeVar
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from falconet.errors import ConfigError, DistributedError
-from falconet.train.meeting import find, hold
+from falconet.train.meeting import Line, find, hold, within
 from falconet.train.place import Meeting, Place, read_meeting, read_place
 
+T = TypeVar("T")
 _MEET = timedelta(minutes=10)
 _LOOK = 0.2  # seconds between two looks at the store
-_GONE = 60.0  # seconds of silence after which a launcher is taken for gone
 _FAREWELL = 10.0  # seconds that node 0 waits for the others, who need its store to the end
 
 
@@ -34,6 +34,7 @@ class Nodes:
     count: int = 1
     rank: int = 0
     meeting: Meeting = field(default_factory=lambda: Meeting("127.0.0.1", 0))
+    timeout_s: float = 60.0  # of silence after which a launcher is taken for gone
 
 
 def find_nodes(
@@ -42,6 +43,7 @@ def find_nodes(
     rank: int | None = None,
     address: str | None = None,
     port: int | None = None,
+    timeout_s: float = 60.0,
 ) -> Nodes:
     """The machines of a launch: as given, else as the srun or mpirun says that started one launcher on each.
 
@@ -69,7 +71,7 @@ def find_nodes(
         return Nodes()
     given = {"MASTER_ADDR": address, "MASTER_PORT": None if port is None else str(port)}
     asked = {**env, **{name: value for name, value in given.items() if value is not None}}
-    return Nodes(count, rank, read_meeting(asked, Place(outer.launcher, rank, count, 0, 1)))
+    return Nodes(count, rank, read_meeting(asked, Place(outer.launcher, rank, count, 0, 1)), timeout_s)
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Council:
         self.nodes = nodes
         self.store: TCPStore = (hold if nodes.rank == 0 else find)(nodes.meeting, _MEET)
         self.address, self.port = nodes.meeting.address, int(self.store.port)
+        self._line = None if nodes.rank == 0 else Line(self.address, self.port)
         self._heard = dict.fromkeys(range(nodes.count), (b"", time.monotonic()))
         self._looked = 0.0
         if nodes.count > 1:
@@ -122,15 +125,31 @@ class Council:
         """Whether an attempt has ended early on any node. Raises DistributedError for a node that fell silent."""
         if self.nodes.count == 1:
             return False
-        try:
+
+        def ask() -> bool:
             self._listen()
             return bool(self.store.check([f"{attempt}/over"]))
-        except RuntimeError as error:
-            raise DistributedError(f"node 0 of {self.nodes.count} is gone: {error}") from error
+
+        return self._ask(ask)
+
+    def _ask(self, ask: Callable[[], T]) -> T:
+        """What the store says. Raises DistributedError where node 0, which holds it, is gone."""
+        try:
+            if self._line is not None and self._line.cut:
+                raise RuntimeError("its launcher has ended")
+            return within(self.nodes.timeout_s, ask)
+        except (RuntimeError, TimeoutError) as error:
+            raise self._gone(0, str(error)) from error
+
+    def _gone(self, node: int, why: str) -> DistributedError:
+        return DistributedError(
+            f"node {node} of {self.nodes.count} is gone: {why}",
+            hint='start all launchers again; a training with a folder and resume="auto" goes on from its last snapshot',
+        )
 
     def _listen(self) -> None:
-        now = time.monotonic()
-        if now - self._looked < _GONE / 20:
+        now, timeout = time.monotonic(), self.nodes.timeout_s
+        if now - self._looked < timeout / 20:
             return
         self._looked = now
         self.store.set(f"alive/{self.nodes.rank}", str(now))
@@ -138,45 +157,39 @@ class Council:
             said = self.store.get(f"alive/{node}") if self.store.check([f"alive/{node}"]) else b""
             if said != word:
                 self._heard[node] = (said, now)
-            elif now - when > _GONE and not self.store.check([f"left/{node}"]):
-                raise DistributedError(
-                    f"node {node} of {self.nodes.count} is gone: its launcher has been silent for {_GONE:.0f} s",
-                    hint="start all launchers again; `resume` goes on from the last snapshot",
-                )
+            elif now - when > timeout and not self.store.check([f"left/{node}"]):
+                raise self._gone(node, f"its launcher has been silent for {timeout:.0f} s")
 
     def call_off(self, attempt: int) -> None:
         """Tell the others that an attempt is over."""
-        if self.nodes.count > 1:
-            with suppress(RuntimeError):  # node 0 is gone, and nobody is there to hear it
-                self.store.set(f"{attempt}/over", "")
+        self._tell(f"{attempt}/over", "")
 
     def say(self, attempt: int, ending: Ending) -> None:
         """Tell how an attempt ended here."""
+        word = asdict(ending) | {"trace": ""}  # it is shown where it happened
+        self._tell(f"{attempt}/ending/{self.nodes.rank}", json.dumps(word))
+
+    def _tell(self, key: str, value: str) -> None:
         if self.nodes.count > 1:
-            word = asdict(ending) | {"trace": ""}  # it is shown where it happened
-            with suppress(RuntimeError):  # as above
-                self.store.set(f"{attempt}/ending/{self.nodes.rank}", json.dumps(word))
+            with suppress(DistributedError):  # node 0 is gone, and nobody is there to hear it
+                self._ask(lambda: self.store.set(key, value))
 
     def endings(self, attempt: int, own: Ending) -> list[Ending] | None:
         """How an attempt ended on every node; None while any has not said so."""
-        others = [node for node in range(self.nodes.count) if node != self.nodes.rank]
-        if not others:
+        keys = [f"{attempt}/ending/{node}" for node in range(self.nodes.count) if node != self.nodes.rank]
+        if not keys:
             return [own]
-        try:
+
+        def ask() -> list[bytes]:
             self._listen()
-            if not self.store.check([f"{attempt}/ending/{node}" for node in others]):
-                return None
-            return [own, *(Ending(**json.loads(self.store.get(f"{attempt}/ending/{node}"))) for node in others)]
-        except RuntimeError as error:
-            raise DistributedError(f"node 0 of {self.nodes.count} is gone: {error}") from error
+            return [self.store.get(key) for key in keys] if self.store.check(keys) else []
+
+        return [own, *(Ending(**json.loads(word)) for word in words)] if (words := self._ask(ask)) else None
 
     def leave(self) -> None:
         """Take leave; node 0 goes last, with the store."""
-        if self.nodes.count == 1:
-            return
-        with suppress(RuntimeError):  # node 0 may be gone already
-            self.store.set(f"left/{self.nodes.rank}", "")
-            deadline = time.monotonic() + _FAREWELL
-            others = [f"left/{node}" for node in range(1, self.nodes.count)]
-            while self.nodes.rank == 0 and not self.store.check(others) and time.monotonic() < deadline:
-                time.sleep(_LOOK)
+        self._tell(f"left/{self.nodes.rank}", "")
+        deadline = time.monotonic() + _FAREWELL
+        others = [f"left/{node}" for node in range(1, self.nodes.count)]
+        while self.nodes.rank == 0 and others and not self.store.check(others) and time.monotonic() < deadline:
+            time.sleep(_LOOK)

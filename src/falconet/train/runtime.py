@@ -25,7 +25,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from falconet.errors import ConfigError, DistributedError, FalconetError
 from falconet.progress import note
-from falconet.train.meeting import find, hold
+from falconet.train.meeting import find, hold, interface_to
 from falconet.train.place import Meeting, Place, read_meeting, read_place
 
 
@@ -196,6 +196,8 @@ def _init(place: Place, device: torch.device, timeout_s: float) -> None:
     try:
         if _store is None:
             _store = _meet(place, meeting, timeout)
+        if place.world > place.local_world and (interface := interface_to(meeting.address)) is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # what an earlier attempt left there is not ours
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from falconet.models import MLP, MODELS, TwoTower
+from falconet.models import DCN, DLRM, MLP, MODELS, DeepFM, TwoTower, WideDeep
 from falconet.testing.models import ModelContract, RetrieverContract, contract_of
 
 for name in MODELS:  # each in its debug size; other settings follow
@@ -17,6 +17,51 @@ class TestLinearModel(ModelContract):
 class TestMLPWithoutEmbeddings(ModelContract):
     model = MLP
     config = MLP.Config(hidden=(4,), columns=("year", "age"), loss="mse")
+
+
+class TestMLPWithSoftNumbers(ModelContract):
+    model = MLP
+    config = MLP.Config(hidden=(8,), dim=4, soft_numbers=3, dropout=0.1)
+
+
+class TestDLRMWithoutNumbers(ModelContract):
+    model = DLRM
+    config = DLRM.Config(dim=4, top=(8,), columns=("item", "genres", "hour"), batch_norm=False)
+
+
+class TestDLRMWithSoftNumbers(ModelContract):
+    model = DLRM
+    config = DLRM.Config(dim=4, top=(8,), soft_numbers=4)
+
+
+class TestParallelDCN(ModelContract):
+    model = DCN
+    config = DCN.Config(dim=2, structure="parallel", crosses=1, hidden=(8,), pooling="sum")
+
+
+class TestLowRankDCN(ModelContract):
+    model = DCN
+    config = DCN.Config(dim=2, crosses=2, rank=2, hidden=(8,))
+
+
+class TestMixedDCN(ModelContract):
+    model = DCN
+    config = DCN.Config(dim=2, crosses=2, rank=2, experts=3, hidden=(8,), loss="mse")
+
+
+class TestDeepFMWithSoftNumbers(ModelContract):
+    model = DeepFM
+    config = DeepFM.Config(dim=4, hidden=(8,), soft_numbers=3, columns=("item", "year", "age"))
+
+
+class TestDeepFMOfNumbers(ModelContract):
+    model = DeepFM
+    config = DeepFM.Config(dim=4, hidden=(8,), columns=("year", "age"))
+
+
+class TestWideDeepOfParts(ModelContract):
+    model = WideDeep
+    config = WideDeep.Config(dim=4, hidden=(8,), wide=("hour", "year"), deep=("item", "genres", "age"))
 
 
 class TestTwoTowerWithUnitVectorsAndUserIds(RetrieverContract):

@@ -1,12 +1,30 @@
 """The models, by name: `list()` says which there are."""
 
 from falconet.models.base import MODELS, Model, Retriever
+from falconet.models.dcn import DCN
+from falconet.models.deepfm import DeepFM
+from falconet.models.dlrm import DLRM
 from falconet.models.mlp import MLP
 from falconet.models.popular import Popular
 from falconet.models.store import load_model, save_model
 from falconet.models.two_tower import TwoTower
+from falconet.models.wide_deep import WideDeep
 
-__all__ = ["MLP", "MODELS", "Model", "Popular", "Retriever", "TwoTower", "list", "load_model", "save_model"]
+__all__ = [
+    "DCN",
+    "DLRM",
+    "MLP",
+    "MODELS",
+    "DeepFM",
+    "Model",
+    "Popular",
+    "Retriever",
+    "TwoTower",
+    "WideDeep",
+    "list",
+    "load_model",
+    "save_model",
+]
 
 
 def list() -> tuple[str, ...]:

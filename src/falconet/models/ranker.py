@@ -58,6 +58,18 @@ class Ranker(Model):
         loss = LOSSES[self.config.loss or default_loss(self.schema, self.target)]
         return loss(self(batch), target_of(batch, self.target))
 
+    def part(self, setting: str, names: tuple[str, ...] | None) -> Schema:
+        """The columns of a part of the model: those that a setting names, or all the model reads."""
+        if names is None:
+            return self.columns
+        for name in names:
+            if name not in self.columns:
+                where = f"{type(self).__name__} {setting}={names}: the model"
+                raise ColumnNotFoundError.of(name, self.columns.names, where=where)
+        if not names:
+            raise ConfigError(f"{type(self).__name__} {setting}=() reads no column", hint="leave it out for all")
+        return self.columns.only(names)
+
     def _choose_target(self, schema: Schema) -> str | None:
         targets, wanted = schema.select(Tag.TARGET).names, self.config.target
         if wanted is not None:

@@ -7,6 +7,7 @@ W width of everything side by side.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -98,6 +99,30 @@ class Inputs(nn.Module):
         assert self.norm is not None
         result: Tensor = self.norm(torch.stack([_numbers(batch, name) for name in self.continuous], dim=1))
         return result
+
+
+class Linear(nn.Module):
+    """A linear model of the columns: a weight per value and per number, added up, and a bias: [B].
+
+    A list adds the mean of its values' weights. No two columns share weights: what an item is worth in a history says
+    nothing of what it is worth as a candidate. All weights start at zero.
+    """
+
+    def __init__(self, columns: Schema) -> None:
+        super().__init__()
+        self.inputs = Inputs(Schema(tuple(replace(column, domain=None) for column in columns)), 1)
+        for table in self.inputs.tables.tables:
+            nn.init.zeros_(self.inputs.tables.weight(table))
+        self.slopes = nn.Parameter(torch.zeros(self.inputs.plain)) if self.inputs.plain else None
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, batch: Batch) -> Tensor:
+        total_B = self.bias.expand(batch.rows)
+        for weights_B1 in self.inputs.tables(batch).values():
+            total_B = total_B + weights_B1.squeeze(1)
+        if self.slopes is not None:
+            total_B = total_B + self.inputs.numbers(batch) @ self.slopes
+        return total_B
 
 
 def _numbers(batch: Batch, name: str) -> Tensor:

@@ -434,6 +434,20 @@ def test_a_value_without_a_folder_name_is_named(tmp_path: Path) -> None:
         write(Dataset(frame).parts(), same, tmp_path / "out", schema=schema, partition_on="kind")
 
 
+def test_a_disk_that_does_not_tell_folders_apart_loses_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pl.DataFrame({"kind": ["a", "A", "b"], "n": [1, 2, 3]})
+    schema = Schema((Column(name="kind", dtype="string"), Column(name="n", dtype="int64")))
+    real = Path.mkdir
+
+    def mkdir(path: Path, *args: Any, **options: Any) -> None:
+        real(path.with_name(path.name.lower()) if "=" in path.name else path, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(DataError, match=r"`kind=A` is no folder of its own on this disk[\s\S]*upper and lower case"):
+        write(Dataset(frame).parts(), same, tmp_path / "out", schema=schema, partition_on="kind")
+    assert list(tmp_path.iterdir()) == []
+
+
 FULL_DISK = """
 import resource, sys
 import polars as pl

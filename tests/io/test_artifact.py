@@ -206,6 +206,29 @@ def test_a_kill_leaves_the_old_folder_or_the_new_one(folder: Path, when: str, te
     assert names(folder.parent) == ["box"]
 
 
+@pytest.mark.parametrize("refused", ["old", "new"])
+def test_a_folder_that_cannot_be_moved_is_an_error_and_the_old_one_stays(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """As on Windows, where a program has a file of it open."""
+    real = Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        if path.name.startswith(".tmp-" if refused == "new" else folder.name):
+            raise PermissionError(13, "Access is denied")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with (
+        pytest.raises(ArtifactError, match=r"box` cannot be put in place: .*Access is denied[\s\S]*open\?"),
+        write_artifact(folder, "box", overwrite=True) as draft,
+    ):
+        (draft.path / "a.txt").write_text("other")
+    assert names(folder.parent) == ["box"]
+    assert (folder / "a.txt").read_text() == "alpha"
+    read_artifact(folder, "box")
+
+
 def test_settle_brings_the_old_folder_back_or_removes_it(folder: Path) -> None:
     old = folder.with_name(".old-box")
     folder.rename(old)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,13 +130,15 @@ class WriteFile:
             self._write(frames, Path(self.folder) / name, room)
 
     def _write_partitions(self, frame: pl.DataFrame, name: str, room: Path) -> None:
-        on = self.layout.partition_on
+        on, base = self.layout.partition_on, Path(self.folder)
+        parted: dict[Path, pl.DataFrame] = {}
         for values, rows in frame.partition_by(on, maintain_order=True, as_dict=True).items():
-            folder = Path(self.folder).joinpath(
-                *(folder_name(*pair, self.schema) for pair in zip(on, values, strict=True))
-            )
+            folder = base.joinpath(*(folder_name(*pair) for pair in zip(on, values, strict=True)))
             folder.mkdir(parents=True, exist_ok=True)
-            self._write([rows.drop(on)], folder / name, room)
+            parted[folder] = rows.drop(on)
+        _check_told_apart(parted, base)
+        for folder, rows in parted.items():
+            self._write([rows], folder / name, room)
 
     def _write(self, frames: Iterable[pl.DataFrame], target: Path, room: Path) -> None:
         aside = room / f"{uuid.uuid4().hex}.parquet"
@@ -178,7 +179,7 @@ class WriteFile:
         return frame
 
 
-def folder_name(name: str, value: Any, schema: Schema) -> str:
+def folder_name(name: str, value: Any) -> str:
     """`column=value` as a folder, as Hive, Arrow and Polars read it: all but letters, digits and `_.-~` escaped."""
     if value is None:
         return f"{quote(name, safe='')}={NULL_FOLDER}"
@@ -190,10 +191,27 @@ def folder_name(name: str, value: Any, schema: Schema) -> str:
     return f"{quote(name, safe='')}={quote(text, safe='')}"
 
 
+def _check_told_apart(folders: Iterable[Path], base: Path) -> None:
+    """Raise DataError for a folder that this disk takes for another: where upper and lower case are one, or a point at
+    the end of a name is none.
+    """
+    names: dict[Path, set[str]] = {}
+    for folder in folders:
+        for path in (folder, *folder.parents):
+            if path == base:
+                break
+            if path.parent not in names:
+                names[path.parent] = {found.name for found in path.parent.iterdir()}
+            if path.name not in names[path.parent]:
+                raise DataError(
+                    f"`{path.name}` is no folder of its own on this disk, which takes another name for the same",
+                    hint="partition_on: values must differ in more than upper and lower case, or a point at the end",
+                )
+
+
 def _ahead(read: Callable[[Any], pl.DataFrame], pieces: Iterable[Any]) -> Iterator[pl.DataFrame]:
     """What `read` gives for each piece, in order; the next is made while one is used."""
-    with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(1))
+    with ThreadPoolExecutor(1) as pool:
         waiting = None
         for piece in pieces:
             coming = pool.submit(copy_context().run, read, piece)

@@ -241,9 +241,15 @@ def _old(path: Path) -> Path:
 
 
 def _replace(new: Path, path: Path) -> None:
-    if path.exists():
-        path.rename(_old(path))
-    new.rename(path)
+    try:
+        if path.exists():
+            path.rename(_old(path))
+        new.rename(path)
+    except OSError as error:
+        settle(path)
+        raise ArtifactError(
+            f"`{path}` cannot be put in place: {error}", hint="has another program a file of the old folder open?"
+        ) from error
     _fsync_folder(path.parent)
     shutil.rmtree(_old(path), ignore_errors=True)
 

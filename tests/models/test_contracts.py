@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from falconet.models import DCN, DLRM, MLP, MODELS, DeepFM, TwoTower, WideDeep
-from falconet.testing.models import ModelContract, RetrieverContract, contract_of
+from dataclasses import replace
+
+from falconet.models import DCN, DIN, DLRM, MLP, MODELS, DeepFM, TwoTower, WideDeep
+from falconet.schema import Schema
+from falconet.testing.models import EXAMPLE, ModelContract, RetrieverContract, contract_of
 
 for name in MODELS:  # each in its debug size; other settings follow
     globals()[f"Test{name}"] = contract_of(MODELS[name])
@@ -57,6 +60,12 @@ class TestDeepFMWithSoftNumbers(ModelContract):
 class TestDeepFMOfNumbers(ModelContract):
     model = DeepFM
     config = DeepFM.Config(dim=4, hidden=(8,), columns=("year", "age"))
+
+
+class TestDINWithPaddedHistoriesAndSoftmax(ModelContract):
+    model = DIN
+    config = DIN.Config(dim=4, attention=(4,), hidden=(8,), softmax=True, soft_numbers=2)
+    schema = Schema((*EXAMPLE.without(["history"]), replace(EXAMPLE["history"], list=3)))
 
 
 class TestWideDeepOfParts(ModelContract):

@@ -3,6 +3,7 @@
 from falconet.models.base import MODELS, Model, Retriever
 from falconet.models.dcn import DCN
 from falconet.models.deepfm import DeepFM
+from falconet.models.din import DIN
 from falconet.models.dlrm import DLRM
 from falconet.models.mlp import MLP
 from falconet.models.popular import Popular
@@ -12,6 +13,7 @@ from falconet.models.wide_deep import WideDeep
 
 __all__ = [
     "DCN",
+    "DIN",
     "DLRM",
     "MLP",
     "MODELS",

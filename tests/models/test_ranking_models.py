@@ -1,0 +1,157 @@
+"""What each ranking model has of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from falconet.batch import Batch, Ragged
+from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
+from falconet.models import DCN, DIN, DLRM, MLP, DeepFM, WideDeep
+from falconet.models.ranker import Ranker
+from falconet.nn.interaction import pair_products, sum_of_pairs
+from falconet.schema import Schema, Tag
+from falconet.testing.models import EXAMPLE, example_batch
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "named"),
+    [
+        (MLP, {"hidden": (8, 0)}, r"MLP hidden=\(8, 0\)"),
+        (MLP, {"dropout": 1.0}, "MLP dropout=1.0"),
+        (DLRM, {"dim": 0}, "DLRM dim=0"),
+        (DLRM, {"top": ()}, r"DLRM top=\(\) has no layer"),
+        (DLRM, {"soft_numbers": 1}, "DLRM soft_numbers=1 leaves nothing to choose"),
+        (DCN, {"crosses": 0}, "DCN crosses=0"),
+        (DCN, {"experts": 2}, "DCN experts=2 without a rank"),
+        (DCN, {"structure": "both"}, "DCN structure='both'"),
+        (DeepFM, {"hidden": ()}, r"DeepFM hidden=\(\) has no layer"),
+        (DIN, {"attention": (4, -1)}, r"DIN attention=\(4, -1\)"),
+    ],
+)
+def test_settings_out_of_range_are_refused(kind: type[Ranker], wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named) as caught:
+        kind.Config(**wrong)
+    assert caught.value.hint
+
+
+def test_a_target_tagged_regression_is_learned_by_squared_error() -> None:
+    stars = replace(EXAMPLE["label"], tags=frozenset({Tag.TARGET, Tag.REGRESSION}))
+    model = MLP.from_schema(Schema((*EXAMPLE.without(["label"]), stars)), MLP.debug()).eval()
+    batch = example_batch()
+    torch.testing.assert_close(model.loss(batch), (model(batch) - batch.targets["label"]) ** 2)
+
+
+def test_a_continuous_column_of_lists_is_refused() -> None:
+    schema = Schema((*EXAMPLE, replace(EXAMPLE["year"], name="years", list="ragged")))
+    with pytest.raises(SchemaError, match="`years` holds lists") as caught:
+        DCN.from_schema(schema)
+    assert caught.value.hint
+
+
+def test_a_batch_with_lists_where_numbers_belong_is_refused() -> None:
+    model = DLRM.from_schema(EXAMPLE, DLRM.debug()).eval()
+    batch = example_batch()
+    lists = Ragged(torch.ones(24), torch.arange(25))
+    with pytest.raises(SchemaError, match="the batch's `age` holds lists"):
+        model(replace(batch, features={**batch.features, "age": lists}))
+
+
+@torch.no_grad()
+def test_dlrm_sees_the_vector_of_the_numbers_and_the_products_of_all_fields() -> None:
+    model = DLRM.from_schema(EXAMPLE, DLRM.debug()).eval()
+    batch = example_batch()
+    assert model.bottom is not None
+    numbers = model.bottom(model.inputs.numbers(batch))
+    vectors = model.inputs.tables(batch)
+    fields = torch.stack([numbers, *vectors.values()], dim=1)
+    assert fields.shape == (24, 6, 4)
+    want = model.top(torch.cat([numbers, pair_products(fields)], dim=1)).squeeze(1)
+    torch.testing.assert_close(model(batch), want)
+    assert model.top.first.in_features == 4 + 15
+
+
+@torch.no_grad()
+def test_deepfm_is_the_sum_of_its_three_parts() -> None:
+    model = DeepFM.from_schema(EXAMPLE, DeepFM.debug()).eval()
+    for weight in model.linear.parameters():
+        torch.nn.init.normal_(weight)
+    batch = example_batch()
+    assert model.numbers is not None
+    numbers = model.inputs.numbers(batch)
+    fields = torch.cat(
+        [torch.stack([*model.inputs.tables(batch).values()], 1), numbers.unsqueeze(2) * model.numbers.vectors], dim=1
+    )
+    first = model.linear.bias + numbers @ model.linear.slopes
+    for weights in model.linear.inputs.tables(batch).values():
+        first = first + weights[:, 0]
+    want = first + sum_of_pairs(fields) + model.deep(fields.flatten(1)).squeeze(1)
+    torch.testing.assert_close(model(batch), want)
+
+
+def test_the_linear_part_shares_no_weights_between_columns() -> None:
+    model = DeepFM.from_schema(EXAMPLE, DeepFM.debug())
+    assert set(model.inputs.tables.tables) == {"genres", "hour", "item", "user"}
+    assert set(model.linear.inputs.tables.tables) == {"genres", "history", "hour", "item", "user"}
+
+
+class TestWideDeep:
+    def test_each_part_reads_its_columns(self) -> None:
+        model = WideDeep.from_schema(EXAMPLE, WideDeep.Config(dim=2, wide=("hour",), deep=("item", "age")))
+        assert tuple(model.wide.inputs.tables.columns) == ("hour",)
+        assert (tuple(model.inputs.tables.columns), model.inputs.continuous) == (("item",), ("age",))
+
+    def test_a_column_that_is_not_an_input_is_named(self) -> None:
+        with pytest.raises(ColumnNotFoundError, match="hint: did you mean `hour`"):
+            WideDeep.from_schema(EXAMPLE, WideDeep.Config(wide=("hours",)))
+
+    def test_a_part_without_columns_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"WideDeep deep=\(\) reads no column"):
+            WideDeep.from_schema(EXAMPLE, WideDeep.Config(deep=()))
+
+
+class TestDIN:
+    @torch.no_grad()
+    def test_the_same_history_weighs_differently_for_another_candidate(self) -> None:
+        torch.manual_seed(0)
+        model = DIN.from_schema(EXAMPLE.only(["item", "history", "label"]), DIN.debug()).eval()
+        assert model.candidates == {"history": "item"}
+        batch = Batch.of({"item": torch.tensor([1, 2, 1]), "history": Ragged.of([[3, 4], [3, 4], []])})
+        vectors = [model.inputs.tables.weight("item")[code] for code in (1, 2)]
+        attention = model.attention["history_history"]
+        things = model.inputs.tables.weight("item")[[3, 4]]
+        for row, candidate in enumerate(vectors):
+            both = torch.stack([candidate, candidate])
+            weights = attention.unit(torch.cat([things, both, things - both, things * both], 1))  # type: ignore[union-attr, operator]
+            want = model.layers(torch.cat([(weights * things).sum(0), candidate]).unsqueeze(0)).squeeze()
+            torch.testing.assert_close(model(batch)[row], want)
+        empty = model.layers(torch.cat([torch.zeros(4), vectors[0]]).unsqueeze(0)).squeeze()
+        torch.testing.assert_close(model(batch)[2], empty)
+
+    def test_histories_of_attributes_have_candidates_of_their_own(self) -> None:
+        kinds = replace(EXAMPLE["hour"], name="kind", domain="kind")
+        past = replace(EXAMPLE["history"], name="past.kinds", domain="kind", cardinality=27)
+        model = DIN.from_schema(Schema((*EXAMPLE, kinds, past)), DIN.debug())
+        assert model.candidates == {"history": "item", "past.kinds": "kind"}
+
+    def test_a_schema_without_a_history_says_what_makes_one(self) -> None:
+        with pytest.raises(SchemaError, match=r"DIN needs a list tagged `sequence`[^\n]*\n\nhint: `ops\.History`"):
+            DIN.from_schema(EXAMPLE.without(["history"]))
+
+    def test_two_candidates_for_one_history_need_a_choice(self) -> None:
+        with pytest.raises(SchemaError, match="`history` could be weighed by `item` or `again`"):
+            DIN.from_schema(Schema((*EXAMPLE, replace(EXAMPLE["item"], name="again"))))
+
+    def test_a_sequence_that_holds_no_lists_is_refused(self) -> None:
+        scalar = replace(EXAMPLE["history"], list=None)
+        with pytest.raises(SchemaError, match="the history `history` holds no lists"):
+            DIN.from_schema(Schema((*EXAMPLE.without(["history"]), scalar)))
+
+    def test_a_batch_without_the_history_is_refused(self) -> None:
+        batch = example_batch()
+        features = {name: x for name, x in batch.features.items() if name != "history"}
+        with pytest.raises(ColumnNotFoundError, match="the batch has no column `history`"):
+            DIN.from_schema(EXAMPLE, DIN.debug()).eval()(replace(batch, features=features))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from falconet.batch import Batch, Feature, Ragged
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
+from falconet.memory import as_size, machine_memory
 from falconet.schema import Column
 
 Pooling = Literal["mean", "sum"]
@@ -47,7 +48,8 @@ class Tables(nn.Module):
     for all columns or by column name ("mean" where a name is missing); padding does not count and an empty list gives
     zeros. `init`: the standard deviation of fresh weights.
 
-    Raises SchemaError for a column without cardinality or tables whose columns disagree, ConfigError for a bad width.
+    Raises SchemaError for a column without cardinality or tables whose columns disagree, ConfigError for a bad width or
+    tables that this machine cannot hold.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Tables(nn.Module):
                     f"another column of that domain for {self._sizes[column.table]}",
                     hint="columns of one domain have one cardinality and one width",
                 )
+        _check_memory(self._sizes)
         self.weights = nn.ParameterDict()
         for table, (rows, width) in self._sizes.items():
             weight = torch.randn(rows, width) * init
@@ -285,6 +288,19 @@ def _check_range(name: str, ids_N: Tensor, cardinality: int) -> None:
 def _check(column: Column, pooling: str) -> None:
     if pooling not in ("mean", "sum"):
         raise ConfigError(f'pooling of `{column.name}` must be "mean" or "sum", not {pooling!r}')
+
+
+def _check_memory(sizes: Mapping[str, tuple[int, int]]) -> None:
+    bytes = {table: 4 * rows * width for table, (rows, width) in sizes.items()}
+    if torch.get_default_device().type != "cpu" or sum(bytes.values()) <= machine_memory():
+        return
+    table = max(bytes, key=lambda name: bytes[name])
+    rows, width = sizes[table]
+    raise ConfigError(
+        f"the tables take {as_size(sum(bytes.values()))}, this machine has {as_size(machine_memory())} of memory; "
+        f"the largest is `{table}`: {rows:,} rows of {width} numbers, {as_size(bytes[table])}",
+        hint="a smaller width (`dim`), or fewer codes: Categorify(freq_threshold=…, max_size=…) or HashBucket",
+    )
 
 
 def _cardinality(column: Column) -> int:

@@ -46,13 +46,15 @@ class Optimizers:
         rate: float,
         scale: Tensor | None = None,
         *,
+        number: int,
         careful: bool = False,
     ) -> Tensor:
         """Update everything after `backward`, with the learning rates times `rate`; gradients are gone afterwards.
 
-        `collected` is what the tables read in all parts of the batch. Gradients are multiplied by `scale`, and clipped
-        to `clip_norm`, tables and all. Gives the norm of the whole gradient before clipping, the same on every process.
-        `careful`: nothing is updated where it is not finite.
+        `collected` is what the tables read in all parts of the batch. `number` of the step in the whole run: what is
+        drawn by chance follows from it. Gradients are multiplied by `scale`, and clipped to `clip_norm`, tables and
+        all. Gives the norm of the whole gradient before clipping, the same on every process. `careful`: nothing is
+        updated where it is not finite.
         """
         rows = self.tables.gather(collected)
         dense = [p.grad for p in self._dense.values() if p.grad is not None]
@@ -63,13 +65,13 @@ class Optimizers:
         if self._config.clip_norm is not None:
             torch._foreach_mul_(gradients, (self._config.clip_norm / (norm + _TINY)).clamp(max=1.0))
         if not careful or bool(norm.isfinite()):
-            self._update(rows, rate)
+            self._update(rows, rate, number)
         if self._optimizer is not None:
             self._optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def _update(self, rows: Mapping[str, RowGradient], rate: float) -> None:
-        self.tables.step(rows, self._config.table_learning_rate * rate)
+    def _update(self, rows: Mapping[str, RowGradient], rate: float, number: int) -> None:
+        self.tables.step(rows, self._config.table_learning_rate * rate, number)
         if self._optimizer is not None:
             for group in self._optimizer.param_groups:
                 group["lr"] = self._config.learning_rate * rate

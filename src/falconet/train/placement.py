@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from falconet.errors import ColumnNotFoundError, ConfigError
+from falconet.errors import ConfigError, suggest
 from falconet.memory import as_size
 from falconet.train.exchange import Layout
 
 Placement = Literal["replicated", "table", "row", "host"]
 Asked = Literal["auto", "replicated", "table", "row", "host"]
+_SHARE = 2  # half of a process's memory is for tables; activations need the other half
 PLACEMENTS = ("auto", "replicated", "table", "row", "host")
 
 
@@ -64,21 +65,25 @@ def make_plan(
     """The placement of every table.
 
     `asked`: one placement for all tables, or by the table's name, "auto" where none is given. Auto replicates what fits
-    into the `memory` of a process; of what does not, the largest tables are dealt row by row, or on a single process
-    lie on the host. "table" goes, largest first, to the process that holds least. On one process "table" and "row" are
-    "replicated".
+    into half of the `memory` of a process; of what does not, the largest tables are dealt row by row, or on a single
+    process lie on the host. "table" goes, largest first, to the process that holds least. On one process "table" and
+    "row" are "replicated".
+
+    Raises ConfigError for an unknown table, or where a process would hold more than its memory.
     """
     if not isinstance(asked, str):
         tables = {size.table for size in sizes.values()}
         for table in asked:
             if table not in tables:
-                raise ColumnNotFoundError.of(table, tables, where="`table_placement`: the model")
+                raise ConfigError(
+                    f"`table_placement` names `{table}`, no table of the model", hint=suggest(table, tables)
+                )
     chosen = {name: asked if isinstance(asked, str) else asked.get(sizes[name].table, "auto") for name in sizes}
     by_size = sorted(sizes, key=lambda name: -sizes[name].bytes)  # equal ones in the order of the model
     resident = sum(sizes[name].bytes for name, how in chosen.items() if how in ("auto", "replicated"))
     for name in by_size:
         if chosen[name] == "auto":
-            if resident > memory and (world > 1 or on_gpu):
+            if resident > memory // _SHARE and (world > 1 or on_gpu):
                 chosen[name] = "row" if world > 1 else "host"
                 resident -= sizes[name].bytes * (world - 1) // world if world > 1 else sizes[name].bytes
             else:
@@ -93,7 +98,21 @@ def make_plan(
         else:
             plan[name] = Placed(sizes[name], "host" if how == "host" else "replicated", Layout(rows))
         load = [bytes + plan[name].bytes_of(rank) for rank, bytes in enumerate(load)]
+    _check_fits({n: p for n, p in plan.items() if not (on_gpu and p.placement == "host")}, world, memory)
     return {name: plan[name] for name in sizes}
+
+
+def _check_fits(plan: Plan, world: int, memory: int) -> None:
+    most = max(sum(placed.bytes_of(rank) for placed in plan.values()) for rank in range(world))
+    if most <= memory:
+        return
+    largest = max((placed.size for placed in plan.values()), key=lambda size: size.bytes)
+    raise ConfigError(
+        f"tables and their state would take {as_size(most)} of a process, which has {as_size(memory)}; the largest is "
+        f"`{largest.table}`: {largest.rows:,} rows of {largest.width} numbers, {as_size(largest.bytes)}",
+        hint='narrower tables, table_dtype="bfloat16", a table_optimizer with one number per row, or more machines '
+        'with table_placement="row"',
+    )
 
 
 def describe(plan: Plan, world: int) -> list[str]:

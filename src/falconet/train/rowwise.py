@@ -8,6 +8,7 @@ Shapes: U distinct ids, D width of a table, V rows of a table (or of this proces
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -67,9 +68,9 @@ def follow(
     if rule == "lazy_adam":
         assert touches_U is not None
         square_UD = _moved(state["square"], ids_U, gradient_UD.square(), ADAM_DECAY)
-        size_UD = (square_UD / (1 - ADAM_DECAY**touches_U).unsqueeze(1)).sqrt_().add_(EPSILON)
+        size_UD = (square_UD / _correction(ADAM_DECAY, touches_U).unsqueeze(1)).sqrt_().add_(EPSILON)
         mean_UD = _moved(state["mean"], ids_U, gradient_UD, MOMENTUM)
-        return mean_UD.mul_((-rate / (1 - MOMENTUM**touches_U)).unsqueeze(1)).div_(size_UD)
+        return mean_UD.mul_((-rate / _correction(MOMENTUM, touches_U)).unsqueeze(1)).div_(size_UD)
     square_U = torch.linalg.vector_norm(gradient_UD, dim=1).square() / values_VD.shape[1]
     if rule == "rowwise_adagrad":
         square_U += state["square"].index_select(0, ids_U)
@@ -77,17 +78,22 @@ def follow(
         return gradient_UD.mul_((-rate / (square_U.sqrt() + EPSILON)).unsqueeze(1))
     assert touches_U is not None
     decay = DECAY if rule == "rowwise_rmsprop" else ADAM_DECAY
-    size_U = (_moved(state["square"], ids_U, square_U, decay) / (1 - decay**touches_U)).sqrt() + EPSILON
+    size_U = (_moved(state["square"], ids_U, square_U, decay) / _correction(decay, touches_U)).sqrt() + EPSILON
     if rule == "rowwise_rmsprop":  # in place: large temporaries cost more than the arithmetic
         return gradient_UD.mul_((-rate / size_U).unsqueeze(1))
     mean_UD = _moved(state["mean"], ids_U, gradient_UD, MOMENTUM)
-    return mean_UD.mul_((-rate / (1 - MOMENTUM**touches_U) / size_U).unsqueeze(1))
+    return mean_UD.mul_((-rate / _correction(MOMENTUM, touches_U) / size_U).unsqueeze(1))
 
 
 def _touched(state: dict[str, Tensor], ids_U: Tensor) -> Tensor:
     touches_U = state["touches"].index_select(0, ids_U) + 1
     state["touches"].index_copy_(0, ids_U, touches_U)
     return touches_U
+
+
+def _correction(decay: float, touches_U: Tensor) -> Tensor:
+    """1 - decay^touches, with all its digits also where that is small."""
+    return -torch.expm1(touches_U * math.log(decay))
 
 
 def _moved(mean: Tensor, ids_U: Tensor, new: Tensor, decay: float) -> Tensor:

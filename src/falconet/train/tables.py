@@ -27,7 +27,6 @@ from falconet.train.placement import Asked, Size, describe, make_plan
 from falconet.train.rowwise import Rule
 from falconet.train.runtime import Runtime
 
-_SHARE = 2  # half of a device's memory is for tables; activations need the other half
 _PART = 1 << 24  # numbers that are broadcast at once
 
 
@@ -37,7 +36,7 @@ class TableOptimizer:
 
     `weight_decay` shrinks a touched row by learning rate x weight_decay with its update. `placement`: "auto", one of
     placement.py's, or one for each table by name. `dtype`: what the rows are kept in while they train; bfloat16 rows
-    are rounded by chance, drawn from (seed, table, step, row). `memory`: bytes of a process for tables and their state.
+    are rounded by chance, drawn from (seed, table, step, row). `memory`: bytes that a process has in all.
 
     While `hold` is entered the tables are frozen for autograd, so that DistributedDataParallel leaves them alone, and
     the weights of dealt tables are empty; at its end every process has all rows again. After an error it does not wait
@@ -76,27 +75,21 @@ class TableOptimizer:
                     rows, width = weight.shape
                     beside = 4 * rowwise.numbers_per_row(rule, width)
                     self._sizes[name] = Size(table, rows, width, number * width + beside)
+        if rule is None:
+            _check_dense(placement, dtype)
         on_gpu = runtime.device.type == "cuda"
         self.plan = make_plan(
             self._sizes,
-            placement,
+            "replicated" if rule is None else placement,
             world=runtime.world,
             memory=_memory(runtime) if memory is None else memory,
             on_gpu=on_gpu,
         )
-        if rule is None and any(placed.placement not in ("replicated",) for placed in self.plan.values()):
-            raise ConfigError(
-                "tables without a `table_optimizer` have dense gradients, which every process must hold",
-                hint='table_placement="replicated", or a table_optimizer',
-            )
-        if rule is None and dtype != torch.float32:
-            raise ConfigError("tables in bfloat16 need a `table_optimizer`", hint='table_dtype="float32"')
         for (module, table), name in self._names.items():
             if self.plan[name].placement == "host" and on_gpu:
                 self._modules[module].keep_on_host(table)
         self.values: dict[str, Tensor] = {}  # the rows that this process holds
         self.state: dict[str, dict[str, Tensor]] = {}  # of these rows
-        self._steps = 0
         self._told = False
 
     @property
@@ -205,17 +198,16 @@ class TableOptimizer:
         return total.sum()
 
     @torch.no_grad()
-    def step(self, gathered: Mapping[str, RowGradient], learning_rate: float, number: int | None = None) -> None:
+    def step(self, gathered: Mapping[str, RowGradient], learning_rate: float, number: int) -> None:
         """Update the rows by the gradients that `gather` gave, which are used up.
 
-        `number` of the step, from which the draws of bfloat16 rows are made: it goes on where a run is taken up.
+        `number` of the step in the whole run, from which the draws of bfloat16 rows are made.
         """
-        self._steps = self._steps + 1 if number is None else number
         for name, gradient in gathered.items():
             if len(gradient.ids):
-                self._update(name, gradient, learning_rate)
+                self._update(name, gradient, learning_rate, number)
 
-    def _update(self, name: str, gradient: RowGradient, learning_rate: float) -> None:
+    def _update(self, name: str, gradient: RowGradient, learning_rate: float, number: int) -> None:
         assert self._rule is not None
         values, placed = self.values[name], self.plan[name]
         ids_U, gradient_UD = gradient.ids.to(values.device), gradient.values.to(values.device)
@@ -225,7 +217,7 @@ class TableOptimizer:
         keys_U = None
         if values.dtype != torch.float32:
             rows_U = placed.layout.ids(ids_U, self._runtime.rank)
-            keys_U = rowwise.keys(placed.size.table, self._seed, self._steps, rows_U)
+            keys_U = rowwise.keys(placed.size.table, self._seed, number, rows_U)
         rowwise.move(values, ids_U, step_UD, keys_U)
 
     def _nothing(self, name: str) -> RowGradient:
@@ -303,10 +295,24 @@ class TableOptimizer:
                 held.index_copy_(0, ids_N.to(held.device), given.to(held))
 
 
+def _check_dense(placement: Asked | Mapping[str, Asked], dtype: torch.dtype) -> None:
+    asked = {placement} if isinstance(placement, str) else set(placement.values())
+    if other := sorted(asked - {"auto", "replicated"}):
+        raise ConfigError(
+            f'tables without a `table_optimizer` cannot be placed "{other[0]}": all must hold a dense gradient',
+            hint='table_placement="replicated", or a table_optimizer',
+        )
+    if dtype != torch.float32:
+        raise ConfigError(
+            "tables without a `table_optimizer` cannot be kept in bfloat16",
+            hint='table_dtype="float32", or a table_optimizer',
+        )
+
+
 def _memory(runtime: Runtime) -> int:
     if runtime.device.type == "cuda":
-        return torch.cuda.mem_get_info(runtime.device)[1] // _SHARE
-    return machine_memory() // runtime.local_world // _SHARE
+        return torch.cuda.mem_get_info(runtime.device)[1]
+    return machine_memory() // runtime.local_world
 
 
 def _broadcast(x: Tensor, source: int, runtime: Runtime) -> None:

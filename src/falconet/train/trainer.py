@@ -258,7 +258,9 @@ class _Fit:
         told = totals.new_tensor([float(self.signals.stop), float(self.signals.save())])
         totals = self.parallel.agree(torch.cat([totals, told]))
         rate = self._rate()
-        norm = self.optimizers.step(touched, rate, self._unscale(batch, totals), careful=self.dtype == torch.float16)
+        norm = self.optimizers.step(
+            touched, rate, self._unscale(batch, totals), number=place.done, careful=self.dtype == torch.float16
+        )
         if self.dtype == torch.float16:
             if not (fine := math.isfinite(norm)) and hopeless(place):
                 raise no_number("gradient", float(norm), self.loader, place.epoch, place.step)

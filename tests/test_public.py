@@ -5,9 +5,10 @@ from __future__ import annotations
 import falconet as fl
 
 PUBLIC = {
-    "Batch", "ColumnSelector", "DaskExecutor", "Dataset", "FalconetError", "FittedWorkflow", "Loader", "LocalExecutor",
-    "MapLoader", "Ragged", "Recommender", "Runtime", "Schema", "Shuffle", "Tag", "TrainConfig", "Trainer", "Workflow",
-    "get_embedding_sizes", "import_weights", "launch", "models", "nn", "ops",
+    "Batch", "Callback", "ColumnSelector", "DaskExecutor", "Dataset", "FalconetError", "FittedWorkflow", "Loader",
+    "LocalExecutor", "MLflow", "MapLoader", "Ragged", "Recommender", "Runtime", "Schema", "Shuffle", "Tag",
+    "TensorBoard", "TrainConfig", "Trainer", "Workflow", "get_embedding_sizes",
+    "import_weights", "launch", "models", "nn", "ops",
 }  # fmt: skip
 
 

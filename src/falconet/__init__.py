@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "Batch": "falconet.batch",
+    "Callback": "falconet.train.callbacks",
     "ColumnSelector": "falconet.etl.selector",
     "DaskExecutor": "falconet.compute.dask",
     "Dataset": "falconet.etl.dataset",
@@ -17,6 +18,7 @@ _HOME = {
     "FittedWorkflow": "falconet.etl.workflow",
     "Loader": "falconet.loader.loader",
     "LocalExecutor": "falconet.compute.local",
+    "MLflow": "falconet.train.log",
     "MapLoader": "falconet.loader.map_style",
     "Ragged": "falconet.batch",
     "Recommender": "falconet.serve.recommender",
@@ -24,6 +26,7 @@ _HOME = {
     "Schema": "falconet.schema",
     "Shuffle": "falconet.etl.writer",
     "Tag": "falconet.schema",
+    "TensorBoard": "falconet.train.log",
     "TrainConfig": "falconet.train.trainer",
     "Trainer": "falconet.train.trainer",
     "Workflow": "falconet.etl.workflow",
@@ -35,6 +38,7 @@ _MODULES = ("models", "nn", "ops")
 
 __all__ = [
     "Batch",
+    "Callback",
     "ColumnSelector",
     "DaskExecutor",
     "Dataset",
@@ -42,6 +46,7 @@ __all__ = [
     "FittedWorkflow",
     "Loader",
     "LocalExecutor",
+    "MLflow",
     "MapLoader",
     "Ragged",
     "Recommender",
@@ -49,6 +54,7 @@ __all__ = [
     "Schema",
     "Shuffle",
     "Tag",
+    "TensorBoard",
     "TrainConfig",
     "Trainer",
     "Workflow",
@@ -74,7 +80,9 @@ if TYPE_CHECKING:
     from falconet.loader.map_style import MapLoader
     from falconet.schema import Schema, Tag, get_embedding_sizes
     from falconet.serve.recommender import Recommender
+    from falconet.train.callbacks import Callback
     from falconet.train.launch import launch
+    from falconet.train.log import MLflow, TensorBoard
     from falconet.train.runtime import Runtime
     from falconet.train.trainer import TrainConfig, Trainer
     from falconet.train.weights import import_weights

@@ -89,14 +89,15 @@ import falconet as fl
 folder = Path(sys.argv[1])
 steps = []
 
-def on_step(step, loss):
-    steps.append(step)
-    if step == 5 and runtime.rank == 1 and not (folder / "killed").exists():
-        (folder / "killed").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    if step >= 8 and not (folder / "queued").exists():
-        (folder / "going").touch()
-        time.sleep(0.3)
+class Watch(fl.Callback):
+    def step(self, step, figures):
+        steps.append(step)
+        if step == 5 and runtime.rank == 1 and not (folder / "killed").exists():
+            (folder / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step >= 8 and not (folder / "queued").exists():
+            (folder / "going").touch()
+            time.sleep(0.3)
 
 with fl.Runtime.start() as runtime:
     torch.manual_seed(0)
@@ -104,7 +105,7 @@ with fl.Runtime.start() as runtime:
     model = fl.nn.Supervised(nn.Linear(3, 1), nn.MSELoss(reduction="none"))
     loader = fl.MapLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4, shuffle=True)
     config = fl.TrainConfig(epochs=3, learning_rate=0.01, precision="float32", snapshot_steps=2)
-    result = fl.Trainer(config, folder / "run", runtime).fit(model, loader, resume="auto", on_step=on_step)
+    result = fl.Trainer(config, folder / "run", runtime, [Watch()]).fit(model, loader, resume="auto")
     if runtime.is_main:
         print(json.dumps([steps[0], steps[-1], runtime.world, result.metrics["loss"]]), flush=True)
 """

@@ -20,12 +20,14 @@ from falconet.train.launch import launch
 from falconet.train.trainer import Trainer
 from train.workers import (
     SHARES,
+    Each,
     config,
     dies_on_one,
     everything,
     fails_on_one,
     first_step,
     killed,
+    loader,
     net,
     softmax_gradients,
     softmax_inputs,
@@ -112,8 +114,7 @@ def test_early_stopping_is_decided_once_for_all(two: dict[str, Any]) -> None:
 def test_validation_counts_every_row_once(data: Path, held_out: Path, two: dict[str, Any]) -> None:
     from falconet.metrics.binary import BinaryMetrics
 
-    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
-    alone = Trainer(config(epochs=1)).fit(net(), loader, Loader(held_out, batch_size=4), metrics=BinaryMetrics())
+    alone = Trainer(config(epochs=1)).fit(net(), loader(data), Loader(held_out, batch_size=4), metrics=BinaryMetrics())
     assert two["valid"] == pytest.approx(alone.metrics["valid"], rel=1e-5)
 
 
@@ -123,13 +124,11 @@ def test_the_softmax_sees_the_items_of_all_processes(two: dict[str, Any]) -> Non
 
 
 def test_tables_may_be_exchanged_in_half_the_bytes(data: Path, two: dict[str, Any]) -> None:
-    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
-    assert two["bfloat16"] == pytest.approx(Trainer(config()).fit(net(), loader).metrics["loss"], rel=1e-2)
+    assert two["bfloat16"] == pytest.approx(Trainer(config()).fit(net(), loader(data)).metrics["loss"], rel=1e-2)
 
 
 def test_every_row_is_used_once_in_an_order_that_changes(data: Path, two: dict[str, Any]) -> None:
-    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
-    alone = [float(x) for batch in loader.batches(0) for x in batch.features["age"].tolist()]  # type: ignore[union-attr]
+    alone = [float(x) for batch in loader(data).batches(0) for x in batch.features["age"].tolist()]  # type: ignore[union-attr]
     first, second = two["order"]
     assert sorted(first) == sorted(second) == sorted(alone)
     assert first != second
@@ -142,11 +141,9 @@ def test_a_mistake_of_the_main_process_is_everybodys(two: dict[str, Any]) -> Non
 def test_a_run_goes_on_with_another_number_of_processes(data: Path, folder: Path, two: dict[str, Any]) -> None:
     seen: list[int] = []
     whole, model = net(), net()
-    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
-    wanted = Trainer(config(snapshot_steps=5)).fit(whole, loader)
-    result = Trainer(config(snapshot_steps=5), folder).fit(
-        model, loader, resume="must", on_step=lambda step, loss: seen.append(step)
-    )
+    wanted = Trainer(config(snapshot_steps=5)).fit(whole, loader(data))
+    each = Each(lambda step, loss: seen.append(step))
+    result = Trainer(config(snapshot_steps=5), folder, callbacks=[each]).fit(model, loader(data), resume="must")
     assert seen == [6, 7, 8, 9, 10]
     assert result.rows == 320
     assert result.metrics["loss"] == pytest.approx(wanted.metrics["loss"], rel=1e-5)
@@ -158,11 +155,9 @@ def test_a_killed_run_resumes_bit_for_bit(data: Path, tmp_path: Path) -> None:
         launch(killed, 1, (data, tmp_path / "run", 8, signal.SIGKILL))
     whole, model = net(dropout=0.3), net(seed=4, dropout=0.3)
     seen: list[int] = []
-    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
-    Trainer(config(snapshot_steps=3), tmp_path / "whole").fit(whole, loader)
-    Trainer(config(snapshot_steps=3), tmp_path / "run").fit(
-        model, loader, resume="auto", on_step=lambda step, loss: seen.append(step)
-    )
+    Trainer(config(snapshot_steps=3), tmp_path / "whole").fit(whole, loader(data))
+    each = Each(lambda step, loss: seen.append(step))
+    Trainer(config(snapshot_steps=3), tmp_path / "run", callbacks=[each]).fit(model, loader(data), resume="auto")
     assert seen == [7, 8, 9, 10]
     assert apart(weights(whole), weights(model)) == 0
     for name in ("metrics.jsonl", "manifest.json"):

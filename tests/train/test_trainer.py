@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import math
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -14,49 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from falconet.batch import Batch
-from falconet.errors import ArtifactError, ConfigError, DataError
-from falconet.io.artifact import read_artifact
-from falconet.loader.loader import Loader
+from falconet.errors import ConfigError, DataError
 from falconet.metrics.binary import BinaryMetrics
-from falconet.models.mlp import MLP
-from falconet.models.store import load_model
-from falconet.train.parallel import load_weights, plain_keys, share_batchnorm, unwrap
+from falconet.train.parallel import share_batchnorm
 from falconet.train.schedule import factor
 from falconet.train.trainer import TrainConfig, Trainer
-from train.workers import Net, Rows, config, net, weights
-
-
-def loader(data: Path, batch_size: int = 32) -> Loader:
-    return Loader(data, batch_size=batch_size, shuffle=True, seed=7)
-
-
-def same(a: nn.Module, b: nn.Module) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
-
-
-def files(folder: Path) -> set[str]:
-    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
-
-
-class Line(nn.Module):
-    """Half the squared error of a single weight's prediction; its gradient is easy to write down."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(()))
-
-    def loss(self, batch: Batch) -> Tensor:
-        x = batch.features["x"]
-        assert isinstance(x, Tensor)
-        return (self.weight * x - batch.targets["y"]).square() / 2
-
-
-def line_batch(weighted: bool = False) -> Batch:
-    x, y = torch.tensor([1.0, 2.0, 3.0]), torch.zeros(3)
-    return Batch.of({"x": x}, {"y": y}, torch.tensor([1.0, 0.0, 3.0]) if weighted else None)
-
-
-SGD = TrainConfig(optimizer="sgd", learning_rate=0.1, precision="float32")
+from train.workers import SGD, Each, Line, Net, Rows, config, line_batch, loader, net, same, weights
 
 
 def test_a_step_follows_the_mean_over_the_rows() -> None:
@@ -83,8 +42,9 @@ def test_the_dense_gradient_is_clipped() -> None:
 
 def test_a_model_learns_and_says_how_well(data: Path, held_out: Path) -> None:
     model, seen = net(), []
-    result = Trainer(config(epochs=6, learning_rate=0.01)).fit(
-        model, loader(data), loader(held_out), metrics=BinaryMetrics(), on_step=lambda step, loss: seen.append(step)
+    each = Each(lambda step, loss: seen.append(step))
+    result = Trainer(config(epochs=6, learning_rate=0.01), callbacks=[each]).fit(
+        model, loader(data), loader(held_out), metrics=BinaryMetrics()
     )
     assert seen == list(range(1, 61))
     assert result.history[-1]["loss"] < 0.8 * result.history[0]["loss"]
@@ -204,221 +164,6 @@ def test_a_loss_that_is_no_number_stops_the_run_at_its_step(data: Path) -> None:
         match=r"the loss is nan at step 3 of epoch 2(?s:.*)hint:(?s:.*)all values in it are finite: a smaller learning",
     ):
         Trainer(config(epochs=3)).fit(Breaks(), loader(data))
-
-
-def test_a_run_leaves_a_whole_folder(data: Path, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    source = loader(data)
-    model = MLP.from_schema(source.schema, MLP.Config(hidden=(8,), dim=4))
-    Trainer(config(epochs=2), tmp_path / "run").fit(model, source, step_key="abc")
-    manifest = read_artifact(tmp_path / "run", "run")
-    assert manifest.extra["step"] == "abc"
-    assert files(tmp_path / "run") == {
-        "config.json", "metrics.jsonl", "run.jsonl", "last.json", "manifest.json",
-        "model/config.json", "model/manifest.json", "model/model.safetensors",
-        "snapshots/00000020/manifest.json", "snapshots/00000020/model.safetensors", "snapshots/00000020/state.json",
-        "snapshots/00000020/tables-0.safetensors", "snapshots/00000020/optimizer.safetensors",
-    }  # fmt: skip
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert [(line["epoch"], line["step"], line["rows"]) for line in lines] == [(1, 10, 320), (2, 20, 640)]
-    assert [json.loads(x)["event"] for x in (tmp_path / "run/run.jsonl").read_text().splitlines()] == [
-        "start", "epoch", "epoch",
-    ]  # fmt: skip
-    assert same(load_model(tmp_path / "run/model"), model)
-
-
-class Stop(Exception):  # noqa: N818
-    """The run is cut off."""
-
-
-def stopped_after(step: int) -> object:
-    def on_step(now: int, loss: float) -> None:
-        if now == step:
-            raise Stop
-
-    return on_step
-
-
-@pytest.mark.parametrize("step", [5, 13])
-def test_a_resumed_run_equals_an_undisturbed_one_bit_for_bit(
-    data: Path, held_out: Path, tmp_path: Path, step: int
-) -> None:
-    chosen = config(epochs=2, snapshot_steps=4, schedule="cosine", warmup=3)
-    whole, cut, resumed = net(dropout=0.3), net(dropout=0.3), net(seed=99, dropout=0.3)
-    wanted = Trainer(chosen, tmp_path / "whole").fit(whole, loader(data), loader(held_out))
-    with pytest.raises(Stop):
-        Trainer(chosen, tmp_path / "cut").fit(cut, loader(data), loader(held_out), on_step=stopped_after(step))  # type: ignore[arg-type]
-    seen: list[int] = []
-    result = Trainer(chosen, tmp_path / "cut").fit(
-        resumed, loader(data), loader(held_out), resume="auto", on_step=lambda now, loss: seen.append(now)
-    )
-    assert seen == list(range(step // 4 * 4 + 1 if step < 10 else 13, 21))
-    assert same(whole, resumed)
-    assert result.history == wanted.history
-    assert (tmp_path / "cut/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
-    assert (tmp_path / "cut/manifest.json").read_bytes() == (tmp_path / "whole/manifest.json").read_bytes()
-
-
-def test_sigterm_writes_a_snapshot_and_ends_with_143(data: Path, tmp_path: Path) -> None:
-    def ask(step: int, loss: float) -> None:
-        if step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    whole, model = net(), net()
-    Trainer(config()).fit(whole, loader(data))
-    with pytest.raises(SystemExit) as end:
-        Trainer(config(), tmp_path / "run").fit(model, loader(data), on_step=ask)
-    assert end.value.code == 143
-    seen: list[int] = []
-    Trainer(config(), tmp_path / "run").fit(model, loader(data), resume="must", on_step=lambda now, _: seen.append(now))
-    assert seen == [6, 7, 8, 9, 10]
-    assert same(whole, model)
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGUSR1")
-def test_sigusr1_writes_a_snapshot_and_training_goes_on(data: Path, tmp_path: Path) -> None:
-    found: dict[int, list[str]] = {}
-
-    def ask(step: int, loss: float) -> None:
-        if step in (4, 9):
-            os.kill(os.getpid(), signal.SIGUSR1)
-        found[step] = sorted(path.name for path in (tmp_path / "run/snapshots").iterdir())
-
-    whole, model = net(), net()
-    wanted = Trainer(config()).fit(whole, loader(data))
-    before = signal.getsignal(signal.SIGUSR1)
-    result = Trainer(config(), tmp_path / "run").fit(model, loader(data), on_step=ask)
-    assert (found[5], found[6], found[10]) == ([], ["00000005"], ["00000005"])  # the epoch's end writes its own anyway
-    assert same(whole, model)
-    assert result.history == wanted.history
-    assert signal.getsignal(signal.SIGUSR1) == before
-
-
-def test_a_finished_run_is_not_trained_again(data: Path, tmp_path: Path) -> None:
-    first, second = net(), net(seed=5)
-    Trainer(config(), tmp_path / "run").fit(first, loader(data))
-    seen: list[int] = []
-    result = Trainer(config(), tmp_path / "run").fit(
-        second, loader(data), resume="auto", on_step=lambda step, loss: seen.append(step)
-    )
-    assert seen == []
-    assert same(first, second)
-    assert result.rows == 320
-
-
-def test_resume_is_refused_for_another_run_and_named(data: Path, tmp_path: Path) -> None:
-    Trainer(config(), tmp_path / "run").fit(net(), loader(data))
-    with pytest.raises(ArtifactError, match="holds a run already"):
-        Trainer(config(), tmp_path / "run").fit(net(), loader(data))
-    with pytest.raises(ArtifactError, match=r"train\.learning_rate = 0\.001 there, 0\.5 given"):
-        Trainer(config(learning_rate=0.5), tmp_path / "run").fit(net(), loader(data), resume="auto")
-    with pytest.raises(ArtifactError, match=r"data\.batch_size = 32 there, 16 given"):
-        Trainer(config(), tmp_path / "run").fit(net(), loader(data, 16), resume="auto")
-    with pytest.raises(ArtifactError, match="no run to resume"):
-        Trainer(config(), tmp_path / "other").fit(net(), loader(data), resume="must")
-    (tmp_path / "holiday").mkdir()
-    (tmp_path / "holiday/photo.jpg").touch()
-    with pytest.raises(ArtifactError, match="is not empty and not a run"):
-        Trainer(config(), tmp_path / "holiday").fit(net(), loader(data), resume="auto")
-
-
-def test_the_run_of_another_step_makes_way(data: Path, tmp_path: Path) -> None:
-    Trainer(config(), tmp_path / "run").fit(net(), loader(data), step_key="old")
-    result = Trainer(config(epochs=2), tmp_path / "run").fit(net(), loader(data), resume="auto", step_key="new")
-    assert result.epochs == 2
-    assert read_artifact(tmp_path / "run", "run").extra["step"] == "new"
-
-
-def test_a_start_and_an_end_that_were_cut_off_are_made_again(data: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / ".tmp-config.json-1-2").touch()
-    first = Trainer(config(), run).fit(net(), loader(data), resume="auto")
-    (run / "manifest.json").unlink()
-    assert Trainer(config(), run).fit(net(seed=3), loader(data), resume="auto") == first
-    assert read_artifact(run, "run").extra["step"] is None
-
-
-def test_a_folder_that_is_no_run_is_refused_and_left_alone(data: Path, tmp_path: Path) -> None:
-    (tmp_path / ".tmp-of-another-program").mkdir()
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(ArtifactError, match=r"is not empty and not a run(?s:.*)choose another folder"):
-        Trainer(config(), tmp_path).fit(net(), loader(data), resume="auto")
-    assert {path.name for path in tmp_path.iterdir()} == {".tmp-of-another-program", "notes.txt"}
-
-
-def test_a_disk_that_is_full_is_an_error_and_what_was_saved_stays(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(tensors: object, path: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(Stop):
-        Trainer(config(snapshot_steps=4), tmp_path / "run").fit(net(), loader(data), on_step=stopped_after(5))  # type: ignore[arg-type]
-    with monkeypatch.context() as patch:
-        patch.setattr("falconet.train.checkpoint.save_file", full)
-        with pytest.raises(ArtifactError, match=r"cannot be written: \[Errno 28\] No space left(?s:.*)hint: space"):
-            Trainer(config(snapshot_steps=4), tmp_path / "run").fit(net(), loader(data), resume="auto")
-    assert not (tmp_path / "run/manifest.json").exists()
-    assert (tmp_path / "run/snapshots/00000004/manifest.json").exists()
-    Trainer(config(snapshot_steps=4), tmp_path / "run").fit(net(), loader(data), resume="must")
-
-
-def test_a_finished_run_is_only_read_and_a_pointer_to_nothing_is_named(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(path: Path, content: bytes) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    Trainer(config(), tmp_path / "run").fit(net(), loader(data))
-    monkeypatch.setattr("falconet.train.checkpoint.write_file", never)
-    assert Trainer(config(), tmp_path / "run").fit(net(seed=3), loader(data), resume="auto").epochs == 1
-    with pytest.raises(ArtifactError, match=r"cannot be written: \[Errno 30\] Read-only"):
-        Trainer(config(), tmp_path / "other").fit(net(), loader(data))
-    (tmp_path / "run/last.json").write_text("{}")
-    with pytest.raises(ArtifactError, match=r"last\.json` names no snapshot(?s:.*)train anew"):
-        Trainer(config(), tmp_path / "run").fit(net(), loader(data), resume="auto")
-
-
-def test_a_damaged_snapshot_is_named(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(Stop):
-        Trainer(config(snapshot_steps=4), tmp_path / "run").fit(net(), loader(data), on_step=stopped_after(5))  # type: ignore[arg-type]
-    file = tmp_path / "run/snapshots/00000004/model.safetensors"
-    file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(ArtifactError, match=r"model\.safetensors` has \d+ bytes, its manifest says \d+"):
-        Trainer(config(snapshot_steps=4), tmp_path / "run").fit(net(), loader(data), resume="auto")
-
-
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod."])
-def test_weights_of_a_wrapped_model_load_into_a_plain_one(prefix: str) -> None:
-    source, target = net(), net(seed=2)
-    load_weights(target, {prefix + name: x for name, x in source.state_dict().items()})
-    assert same(source, target)
-
-
-def test_weights_load_into_a_wrapped_model_and_are_saved_plain(data: Path, tmp_path: Path) -> None:
-    class Compiled(nn.Module):
-        def __init__(self, model: nn.Module) -> None:
-            super().__init__()
-            self._orig_mod = model
-
-    wrapped = Compiled(net())
-    load_weights(wrapped, net(seed=2).state_dict())
-    assert same(unwrap(wrapped), net(seed=2))
-    assert list(plain_keys({"rest._orig_mod.0.weight": torch.zeros(1)})) == ["rest.0.weight"]
-    Trainer(config(), tmp_path / "run").fit(wrapped, loader(data))
-    assert same(unwrap(wrapped), unwrap(wrapped))
-    from safetensors.torch import load_file
-
-    assert set(load_file(tmp_path / "run/model/model.safetensors")) == set(net().state_dict())
-
-
-def test_weights_of_another_model_are_refused() -> None:
-    with pytest.raises(ArtifactError, match=r"missing .*unknown other"):
-        load_weights(net(), {"other": torch.zeros(1)})
-    wrong = {**net().state_dict(), "first.bias": torch.zeros(3)}
-    with pytest.raises(ArtifactError, match=r"`first\.bias` is \(3,\) there, \(16,\) in the model"):
-        load_weights(net(), wrong)
 
 
 def test_wrong_settings_and_models_are_refused(data: Path) -> None:

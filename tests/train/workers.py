@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from falconet.nn.collective import counts, gather
 from falconet.nn.embedding import Tables
 from falconet.nn.loss import bce, sampled_softmax
 from falconet.schema import FOOTER_KEY, Column, Schema, Tag
+from falconet.train.callbacks import Callback
 from falconet.train.runtime import Runtime
 from falconet.train.trainer import TrainConfig, Trainer
 
@@ -84,6 +85,37 @@ class Net(nn.Module):
         return bce(self(batch), batch.targets["liked"])
 
 
+class Line(nn.Module):
+    """Half the squared error of a single weight's prediction; its gradient is easy to write down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def loss(self, batch: Batch) -> Tensor:
+        x = batch.features["x"]
+        assert isinstance(x, Tensor)
+        return (self.weight * x - batch.targets["y"]).square() / 2
+
+
+def line_batch(weighted: bool = False) -> Batch:
+    x, y = torch.tensor([1.0, 2.0, 3.0]), torch.zeros(3)
+    return Batch.of({"x": x}, {"y": y}, torch.tensor([1.0, 0.0, 3.0]) if weighted else None)
+
+
+SGD = TrainConfig(optimizer="sgd", learning_rate=0.1, precision="float32")
+
+
+class Each(Callback):
+    """Calls a function with the number of each step and its loss."""
+
+    def __init__(self, act: Callable[[int, float], object]) -> None:
+        self._act = act
+
+    def step(self, step: int, figures: Mapping[str, float]) -> None:
+        self._act(step, figures["loss"])
+
+
 class Rows:
     """A loader of given steps; each is a batch for every rank, or one batch that only one process takes."""
 
@@ -112,6 +144,14 @@ def config(**changes: Any) -> TrainConfig:
     return TrainConfig(**{"learning_rate": 0.001, "precision": "float32", **changes})
 
 
+def loader(data: Path, batch_size: int = 32) -> Loader:
+    return Loader(data, batch_size=batch_size, shuffle=True, seed=7)
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
 def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: x.clone() for name, x in model.state_dict().items()}
 
@@ -121,8 +161,8 @@ def train(data: Path, batch_size: int, settings: Mapping[str, Any]) -> tuple[dic
     torch.set_num_threads(1)
     losses: list[float] = []
     model = net()
-    loader = Loader(data, batch_size=batch_size, shuffle=True, seed=7)
-    result = Trainer(config(**settings)).fit(model, loader, on_step=lambda step, loss: losses.append(loss))
+    each = Each(lambda step, loss: losses.append(loss))
+    result = Trainer(config(**settings), callbacks=[each]).fit(model, loader(data, batch_size))
     assert_equal_replicas(model)
     return weights(model), losses, float(result.metrics["loss"])
 
@@ -219,17 +259,16 @@ def everything(rows: Path, data: Path, held_out: Path, folder: Path) -> dict[str
         found: dict[str, Any] = {"train": train(rows, 200, {}), "first_step": first_step(rows)}
         for share in SHARES:
             found[share] = train_wide(share)
-        model = net()
-        loader = Loader(data, batch_size=32, shuffle=True, seed=7)
         valid = Loader(held_out, batch_size=4)
         patient = config(epochs=9, patience=1, monitor="auc")
-        found["patience"] = Trainer(patient).fit(model, loader, valid, metrics=OneSided()).epochs
+        found["patience"] = Trainer(patient).fit(net(), loader(data), valid, metrics=OneSided()).epochs
         found["epochs_of_all"] = runtime.sums(torch.tensor([found["patience"]])).tolist()
-        found["valid"] = Trainer(config(epochs=1)).fit(net(), loader, valid, metrics=BinaryMetrics()).metrics["valid"]
+        judged = Trainer(config(epochs=1)).fit(net(), loader(data), valid, metrics=BinaryMetrics())
+        found["valid"] = judged.metrics["valid"]
         found["softmax"] = softmax_gradients(*softmax_inputs())
         found["loose"] = train_loose(data)
         found["bfloat16"] = exchanged_in_bfloat16(data)
-        found["order"] = [walk(loader, runtime, epoch) for epoch in (0, 1)]
+        found["order"] = [walk(data, runtime, epoch) for epoch in (0, 1)]
         cut_off(data, folder, 7)
         with runtime.main_first():
             there = float((folder / "download").exists())
@@ -245,15 +284,14 @@ def everything(rows: Path, data: Path, held_out: Path, folder: Path) -> dict[str
 
 def exchanged_in_bfloat16(data: Path) -> float:
     model = net()
-    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
-    result = Trainer(config(exchange_dtype="bfloat16")).fit(model, loader)
+    result = Trainer(config(exchange_dtype="bfloat16")).fit(model, loader(data))
     assert_equal_replicas(model)
     return float(result.metrics["loss"])
 
 
-def walk(loader: Loader, runtime: Runtime, epoch: int) -> list[float]:
+def walk(data: Path, runtime: Runtime, epoch: int) -> list[float]:
     """The ages of all processes' rows, in the order of ranks and steps, and how many steps this one took."""
-    ages = [batch.features["age"] for batch in loader.batches(epoch, 0, runtime.rank, runtime.world)]
+    ages = [batch.features["age"] for batch in loader(data).batches(epoch, 0, runtime.rank, runtime.world)]
     mine = torch.cat([x for x in ages if isinstance(x, Tensor)])
     return gather(mine, counts(len(mine), mine.device)).tolist()
 
@@ -283,7 +321,7 @@ def train_loose(data: Path) -> tuple[dict[str, Tensor], float]:
     """Weights and loss of an epoch."""
     torch.manual_seed(3)
     model = Loose()
-    result = Trainer(config(optimizer="sgd")).fit(model, Loader(data, batch_size=32, shuffle=True, seed=7))
+    result = Trainer(config(optimizer="sgd")).fit(model, loader(data))
     assert_equal_replicas(model)
     return weights(model), float(result.metrics["loss"])
 
@@ -295,9 +333,8 @@ def cut_off(data: Path, folder: Path, step: int) -> None:
         if now == step:
             raise CutOff
 
-    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
     with contextlib.suppress(CutOff):
-        Trainer(config(snapshot_steps=5), folder).fit(net(), loader, resume="auto", on_step=on_step)
+        Trainer(config(snapshot_steps=5), folder, callbacks=[Each(on_step)]).fit(net(), loader(data), resume="auto")
 
 
 def killed(data: Path, folder: Path, step: int, number: int) -> None:
@@ -307,8 +344,8 @@ def killed(data: Path, folder: Path, step: int, number: int) -> None:
         if now == step:
             os.kill(os.getpid(), number)
 
-    loader = Loader(data, batch_size=32, shuffle=True, seed=7)
-    Trainer(config(snapshot_steps=3), folder).fit(net(dropout=0.3), loader, resume="auto", on_step=on_step)
+    trainer = Trainer(config(snapshot_steps=3), folder, callbacks=[Each(on_step)])
+    trainer.fit(net(dropout=0.3), loader(data), resume="auto")
 
 
 def fails_on_one() -> None:

@@ -52,7 +52,7 @@ class Position:
     stale: int = 0  # epochs since then
     drops: int = 0  # of the learning rate, where it falls on a plateau
     enough: bool = False  # a callback ended the training
-    scale: float = 1.0  # of the losses, in float16
+    scale: float | None = None  # of the losses, in float16
     good_steps: int = 0  # since that last changed
 
 

@@ -13,7 +13,7 @@ from falconet.train.runtime import Runtime
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 _GROW_AFTER = 2000  # good steps, as torch's GradScaler has it
 _FIRST = 65536.0
-_LEAST = 1.0  # a gradient that is not finite at this factor is not so because of it
+_LEAST = 1.0  # a gradient that is not finite at this factor is so at any
 
 
 def choose(asked: Precision, runtime: Runtime) -> torch.dtype:
@@ -49,24 +49,23 @@ def float16_is_fast(device: torch.device) -> bool:
 def first_scale(position: Position, dtype: torch.dtype) -> None:
     """Set the factor where training begins, or goes on in another precision."""
     if dtype != torch.float16:
-        position.scale, position.good_steps = 1.0, 0
-    elif position.scale == 1.0:
+        position.scale, position.good_steps = None, 0
+    elif position.scale is None:
         position.scale = _FIRST
 
 
-def rescale(position: Position, fine: bool) -> None:
+def rescale(position: Position, fine: bool) -> bool:
     """After a float16 step: halve the factor where the gradient was not finite, double it after 2,000 good steps.
 
-    The rule and its numbers are those of torch's GradScaler, whose own cannot be used, as it sees no table gradients.
+    False where a smaller factor would not help. The rule and its numbers are those of torch's GradScaler, whose own
+    cannot be used, as it sees no table gradients.
     """
+    assert position.scale is not None
     if not fine:
-        position.scale, position.good_steps = max(position.scale / 2, _LEAST), 0
-        return
+        position.good_steps = 0
+        position.scale /= 2
+        return position.scale >= _LEAST
     position.good_steps += 1
     if position.good_steps == _GROW_AFTER:
         position.scale, position.good_steps = position.scale * 2, 0
-
-
-def hopeless(position: Position) -> bool:
-    """Whether a gradient that is not finite is so at any factor."""
-    return position.scale <= _LEAST
+    return True

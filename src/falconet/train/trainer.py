@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from falconet.batch import Batch
 from falconet.errors import ConfigError, DataError
 from falconet.progress import progress
-from falconet.train.callbacks import Callback
+from falconet.train.callbacks import Callback, Callbacks
 from falconet.train.checkpoint import Position, Resume
 from falconet.train.interfaces import Batches, Metrics
 from falconet.train.optimizer import Optimizers
 from falconet.train.parallel import Objective, Parallel, trainable, unwrap
 from falconet.train.placement import Asked, check_placement
-from falconet.train.precision import Precision, choose, first_scale, hopeless, rescale
+from falconet.train.precision import Precision, choose, first_scale, rescale
 from falconet.train.recovery import Recovery, describe
 from falconet.train.rowwise import Rule
 from falconet.train.runtime import Runtime
@@ -114,35 +114,36 @@ class Trainer:
         resume: Resume = "never",
         metrics: Metrics | None = None,
         step_key: str | None = None,
-        on_step: Callable[[int, float], None] | None = None,
     ) -> TrainResult:
         """Train a model in place. All processes call it alike; without a `runtime` they are those a launcher started.
 
         `valid`: what epochs are judged by; the model ends with the weights of the best one, without it of the last.
         `resume`: "auto" goes on where the run in the folder stopped, "must" insists that there is one. `metrics`: more
         figures of the validation, from `model(batch)` and the only target. `step_key` stands in the run's manifest.
-        `on_step`: called with the step, from 1 over all epochs, and its mean loss over the rows of all processes.
 
         Raises ConfigError (also where memory does not suffice), DataError (also for a loss or a gradient that is not a
         number) and ArtifactError (a run that cannot be resumed, or not be written). When any of the processes gets
         SIGUSR1, a snapshot is written and training goes on; on SIGTERM one is written and SystemExit(143) raised.
         """
-        has_valid = valid is not None
-        if (self.config.patience is not None or self.config.schedule == "plateau") and not has_valid:
-            what = "`patience`" if self.config.patience is not None else '`schedule="plateau"`'
-            raise ConfigError(f"{what} without validation data", hint="fit(..., valid=loader), or another setting")
-        if has_valid and metrics is None and self.config.monitor != "loss":
-            raise ConfigError(
-                f"`monitor` is {self.config.monitor!r}, but the validation has no figure but the loss",
-                hint="fit(..., metrics=...)",
-            )
+        self._check(loader, valid, metrics)
         if resume == "must" and self.folder is None:
             raise ConfigError('`resume="must"` without a folder', hint="Trainer(config, folder)")
+        return _Fit(self, unwrap(model), loader, valid, metrics).run(resume, step_key)
+
+    def _check(self, loader: Batches, valid: Batches | None, metrics: Metrics | None) -> None:
         if not len(loader):
             raise DataError("no rows to train on", hint="the loader has no batch")
         if valid is not None and not len(valid):
             raise DataError("no rows to validate on", hint="`valid` has no batch; fit(...) without it trains as well")
-        return _Fit(self, unwrap(model), loader, valid, metrics, on_step).run(resume, step_key)
+        config = self.config
+        if (config.patience is not None or config.schedule == "plateau") and valid is None:
+            what = "`patience`" if config.patience is not None else '`schedule="plateau"`'
+            raise ConfigError(f"{what} without validation data", hint="fit(..., valid=loader), or another setting")
+        if valid is not None and metrics is None and config.monitor != "loss":
+            raise ConfigError(
+                f"`monitor` is {config.monitor!r}, but the validation has no figure but the loss",
+                hint="fit(..., metrics=...)",
+            )
 
     def evaluate(self, model: nn.Module, data: Batches, metrics: Metrics | None = None) -> dict[str, float]:
         """The mean loss and the metrics of a model, in float32, each row of all processes counted once."""
@@ -154,24 +155,17 @@ class _Fit:
     """One call of `fit`."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        model: nn.Module,
-        loader: Batches,
-        valid: Batches | None,
-        metrics: Metrics | None,
-        on_step: Callable[[int, float], None] | None,
+        self, trainer: Trainer, model: nn.Module, loader: Batches, valid: Batches | None, metrics: Metrics | None
     ) -> None:
-        self.config, self.on_step = trainer.config, on_step
+        self.config, self.folder = trainer.config, trainer.folder
         self.model, self.loader, self.valid, self.metrics = model, loader, valid, metrics
         self.runtime = runtime = trainer.runtime or Runtime.start()
-        self.callbacks = [c for c in trainer.callbacks if runtime.is_main or not c.main_only]
+        self.callbacks = Callbacks(trainer.callbacks, runtime)
         self.gpu = runtime.device.type == "cuda"
         self.objective = Objective(model.to(runtime.device))
         self.optimizers = Optimizers(model, self.config, runtime)
         if not self.optimizers.tables.weights and not trainable(model)[0]:
             raise ConfigError(f"{type(model).__name__} has nothing to learn", hint="no parameter requires a gradient")
-        self.folder = trainer.folder
         self.recovery = Recovery(trainer.folder, model, self.optimizers, runtime)
         self.dtype = choose(self.config.precision, runtime)
         self.position = Position()
@@ -199,20 +193,14 @@ class _Fit:
         self._announce()
         first_scale(self.position, self.dtype)
         self.parallel = Parallel(self.objective, self.runtime, compiled=self.config.compile)
-        with self.signals, self._told(config):
+        with self.signals, self.callbacks.told(config):
             while self.position.epoch < self.config.epochs and not self._enough():
                 self._epoch()
 
-    @contextmanager
-    def _told(self, config: Mapping[str, Any]) -> Iterator[None]:
-        """Callbacks hear of the start, and in any case of the end."""
-        try:
-            for callback in self.callbacks:
-                callback.start(config)
-            yield
-        finally:
-            for callback in self.callbacks:
-                callback.end()
+    def _enough(self) -> bool:
+        """Whether a callback said so, or patience is at its end."""
+        patience = self.config.patience
+        return self.position.enough or (patience is not None and self.position.stale >= patience)
 
     def _epoch(self) -> None:
         place, runtime, every = self.position, self.runtime, self.config.snapshot_steps
@@ -224,7 +212,7 @@ class _Fit:
         ):
             self.model.train()
             for batch in batches:
-                with in_words(batch.rows, self.config.accumulate, runtime.device):
+                with in_words(batch.rows, runtime.device, accumulate=self.config.accumulate):
                     self._step(batch.to(runtime.device))
                 if task is not None:
                     task.advance(batch.global_rows)
@@ -242,8 +230,9 @@ class _Fit:
 
     def _step(self, batch: Batch) -> None:
         """Forward and back through the parts of a batch, one sum over processes, one update."""
-        place, parts = self.position, self.config.accumulate
+        place, parts, half = self.position, self.config.accumulate, self.dtype == torch.float16
         sow(step_seed(self.config.seed, place.epoch, place.step, self.runtime.rank))
+        scale, rate = place.scale or 1.0, self._rate()
         totals = torch.zeros(2, dtype=torch.float64, device=self.runtime.device)
         touched = []
         for i in range(parts):
@@ -253,18 +242,17 @@ class _Fit:
                     losses_R = self.parallel(part)
                 totals += sums(losses_R, part)
                 total = losses_R.sum() if part.weights is None else (losses_R * part.weights).sum()
-                self.parallel.backward(total * (place.scale / batch.global_rows))
+                self.parallel.backward(total * (scale / batch.global_rows))
                 touched += read
-        told = totals.new_tensor([float(self.signals.stop), float(self.signals.save())])
-        totals = self.parallel.agree(torch.cat([totals, told]))
-        rate = self._rate()
-        norm = self.optimizers.step(
-            touched, rate, self._unscale(batch, totals), number=place.done, careful=self.dtype == torch.float16
-        )
-        if self.dtype == torch.float16:
-            if not (fine := math.isfinite(norm)) and hopeless(place):
-                raise no_number("gradient", float(norm), self.loader, place.epoch, place.step)
-            rescale(place, fine)
+        asked = [float(self.signals.stop), float(self.signals.save()), float(self.callbacks.failed)]
+        totals = self.parallel.agree(torch.cat([totals, totals.new_tensor(asked)]))
+        whole = None  # what makes the gradient that of the mean over rows, or over their weights, again
+        if half or batch.weights is not None:
+            weight = totals.new_tensor(batch.global_rows) if batch.weights is None else totals[1].clamp(min=1e-30)
+            whole = (batch.global_rows / (weight * scale)).float()
+        norm = self.optimizers.step(touched, rate, whole, number=place.done, careful=half)
+        if half and not rescale(place, fine=math.isfinite(norm)):
+            raise no_number("gradient", float(norm), self.loader, place.epoch, place.step)
         place.step, place.done, place.rows = place.step + 1, place.done + 1, place.rows + batch.global_rows
         self.unread.append((torch.cat([totals, norm.to(totals).reshape(1)]), rate * self.config.learning_rate))
 
@@ -276,18 +264,12 @@ class _Fit:
             decay=config.decay, every=config.decay_every, drops=place.drops,
         )  # fmt: skip
 
-    def _unscale(self, batch: Batch, totals: Tensor) -> Tensor | None:
-        """What makes the gradient that of the mean over rows, or over their weights, again."""
-        if batch.weights is None and self.dtype != torch.float16:
-            return None
-        weight = totals.new_tensor(batch.global_rows) if batch.weights is None else totals[1].clamp(min=1e-30)
-        return (batch.global_rows / (weight * self.position.scale)).float()
-
     def _read(self) -> None:
         """Take in the sums of the last steps: what they came to, and what any process was asked."""
         place = self.position
         for behind, (values, rate) in zip(reversed(range(len(self.unread))), self.unread, strict=True):
-            loss, weight, stop, save, learns, norm = values.tolist()
+            loss, weight, stop, save, failures, learns, norm = values.tolist()
+            self.callbacks.check(failures)
             if not learns:
                 name = type(self.model).__name__
                 raise ConfigError(f"{name} learns nothing: its loss depends on no parameter that requires a gradient")
@@ -297,11 +279,8 @@ class _Fit:
                 raise no_number(what, value, self.loader, place.epoch, place.step - behind - 1)
             place.loss, place.weight = place.loss + loss, place.weight + weight
             self.stop, self.save = self.stop or stop > 0, self.save or save > 0
-            mean = loss / weight if weight else 0.0
-            if self.on_step is not None:
-                self.on_step(place.done - behind, mean)
-            for callback in self.callbacks:
-                callback.step(place.done - behind, {"loss": mean, "learning_rate": rate, "gradient_norm": norm})
+            figures = {"loss": loss / weight if weight else 0.0, "learning_rate": rate, "gradient_norm": norm}
+            self.callbacks.step(place.done - behind, figures)
         self.unread.clear()
 
     def _end_epoch(self, rows: int, seconds: float) -> None:
@@ -316,9 +295,11 @@ class _Fit:
         place.best, place.stale = (line, 0) if better else (place.best, place.stale + 1)
         place.drops += place.stale > 0 and place.stale % self.config.decay_every == 0
         place.epoch, place.step, place.loss, place.weight = place.epoch + 1, 0, 0.0, 0.0
-        ends = sum(bool(callback.epoch(place.epoch, line)) for callback in self.callbacks)
-        place.enough = int(self.runtime.sums(torch.tensor([float(ends)]))) > 0
+        ends = float(self.callbacks.epoch(place.epoch, line))
+        ends, failures = self.runtime.sums(torch.tensor([ends, float(self.callbacks.failed)])).tolist()
+        place.enough = ends > 0
         self.recovery.save(place, best=better and self.valid is not None)
+        self.callbacks.check(failures)
         rate = rows / max(seconds, 1e-9)
         figures = {"loss": line["loss"], **{f"valid {name}": x for name, x in line.get("valid", {}).items()}}
         self.runtime.note(
@@ -327,21 +308,21 @@ class _Fit:
         )
         self.recovery.log("epoch", epoch=place.epoch, rows=rows, seconds=seconds, rows_per_s=rate)
 
-    def _enough(self) -> bool:
-        """Whether a callback said so, or patience is at its end."""
-        patience = self.config.patience
-        return self.position.enough or (patience is not None and self.position.stale >= patience)
-
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.runtime.device.type, self.dtype, enabled=self.dtype != torch.float32)
 
     def _announce(self) -> None:
+        place, runtime, tables = self.position, self.runtime, self.optimizers.tables
         learn, total = trainable(self.model)
-        learn += sum(weight.numel() for weight in self.optimizers.tables.weights.values())
-        world, device, precision = self.runtime.world, self.runtime.device.type, str(self.dtype).removeprefix("torch.")
-        self.runtime.note(
-            f"{type(self.model).__name__}: {learn:,} of {total:,} parameters learn; {world} process(es) on {device}, "
-            f"{precision}; tables replicated{', touched rows exchanged' if world > 1 else ''}"
+        learn += sum(weight.numel() for weight in tables.weights.values())
+        device, precision = runtime.device.type, str(self.dtype).removeprefix("torch.")
+        runtime.note(
+            f"{type(self.model).__name__}: {learn:,} of {total:,} parameters learn; "
+            f"{runtime.world} process(es) on {device}, {precision}"
         )
-        place, parts = self.position, self.config.accumulate
-        self.recovery.log("start", step=place.done, world=world, device=device, precision=precision, accumulate=parts)
+        for line in tables.described:
+            runtime.note(line)
+        self.recovery.log(
+            "start", step=place.done, world=runtime.world, device=device, precision=precision,
+            accumulate=self.config.accumulate,
+        )  # fmt: skip

@@ -55,8 +55,11 @@ def not_finite(batch: Batch) -> dict[str, list[int]]:
 
 
 @contextmanager
-def in_words(rows: int, accumulate: int, device: torch.device) -> Iterator[None]:
-    """Raise ConfigError where memory does not suffice for a step of a process's `rows` rows, or torch.compile fails."""
+def in_words(rows: int, device: torch.device, *, accumulate: int | None = None) -> Iterator[None]:
+    """Raise ConfigError where memory does not suffice for a process's `rows` rows, or torch.compile fails.
+
+    `accumulate`: of a training step, the parts in which it takes them.
+    """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -67,9 +70,12 @@ def in_words(rows: int, accumulate: int, device: torch.device) -> Iterator[None]
             ) from error
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and _CPU_IS_FULL not in str(error):
             raise
-        raise ConfigError(
-            f"out of memory on {device} in a step of {-(-rows // accumulate):,} rows at once: "
-            f"{str(error).strip().splitlines()[0]}",
-            hint=f"`accumulate={2 * accumulate}` takes the same steps with half the rows at once; else a smaller "
-            "batch_size, `precision`, or narrower tables",
-        ) from error
+        at_once = -(-rows // (accumulate or 1))
+        said = "".join(f": {line}" for line in str(error).strip().splitlines()[:1])
+        hint = "a smaller batch_size of the validation's loader"
+        if accumulate is not None:
+            hint = (
+                f"`accumulate={2 * accumulate}` takes the same steps with half the rows at once; else a smaller "
+                "batch_size, `precision`, or narrower tables"
+            )
+        raise ConfigError(f"out of memory on {device}, with {at_once:,} rows at once{said}", hint=hint) from error

@@ -19,6 +19,7 @@ from falconet.train.checkpoint import Figures
 from falconet.train.interfaces import Batches, Metrics
 from falconet.train.parallel import Objective
 from falconet.train.runtime import Runtime
+from falconet.train.trouble import in_words
 
 LOWER_IS_BETTER = ("loss", "log_loss", "mse", "rmse", "mae")
 
@@ -45,7 +46,7 @@ def validate(
     states = []
     with closing(valid.batches(0, 0, runtime.rank, runtime.world)) as batches:
         for batch in (b.to(runtime.device) for b in batches):
-            with autocast():
+            with in_words(batch.rows, runtime.device), autocast():
                 total += sums(objective(batch), batch)
                 if metrics is not None:
                     states.append(metrics.partial(model(batch).float(), _target(batch)))

@@ -69,6 +69,16 @@ Feature = Tensor | Ragged
 """[rows] or [rows, length] for scalars and fixed-length lists, Ragged for lists of any length."""
 
 
+def as_ragged(feature: Feature) -> Ragged:
+    """Lists of one length as lists of any length, without their padding (code 0)."""
+    if isinstance(feature, Ragged):
+        return feature
+    there = feature != 0
+    offsets = torch.zeros(len(feature) + 1, dtype=torch.int64, device=feature.device)
+    torch.cumsum(there.sum(1), 0, out=offsets[1:])
+    return Ragged(feature[there], offsets)
+
+
 @dataclass(frozen=True)
 class Batch:
     """`rows` rows of this process, out of `global_rows` of all processes. `rows` may be 0."""
@@ -103,7 +113,8 @@ class Batch:
             None if self.weights is None else self.weights[rows],
         )
 
-    def _map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
+    def apply(self, fn: Callable[[Tensor], Tensor]) -> Batch:
+        """With every tensor exchanged for what `fn` makes of it."""
         return Batch(
             {k: v.apply(fn) if isinstance(v, Ragged) else fn(v) for k, v in self.features.items()},
             {k: fn(v) for k, v in self.targets.items()},
@@ -114,8 +125,8 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """On another device, without waiting where the memory is pinned."""
-        return self._map(lambda x: x.to(device, non_blocking=True))
+        return self.apply(lambda x: x.to(device, non_blocking=True))
 
-    def pin(self) -> Batch:
-        """In pinned memory, for asynchronous copies to a GPU."""
-        return self._map(lambda x: x.pin_memory())
+    def pin_memory(self) -> Batch:
+        """In pinned memory, for asynchronous copies to a GPU; a DataLoader calls it too."""
+        return self.apply(lambda x: x.pin_memory())

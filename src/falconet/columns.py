@@ -51,29 +51,38 @@ class Field:
 
 
 class Table:
-    """Columns of `rows` rows, filled from Arrow tables one after the other. `values`: room for each ragged column.
+    """Columns with room for `rows` rows, filled from Arrow tables. `values`: room for each ragged column.
 
     Raises DataError or SchemaError, with file and column, for missing values, lists of another length than the schema
     says, types other than it says, and integers beyond int64.
     """
 
-    def __init__(self, fields: Sequence[Field], rows: int, values: Mapping[str, int]) -> None:
-        self.rows = rows
+    def __init__(
+        self, fields: Sequence[Field], rows: int, values: Mapping[str, int], device: torch.device | str = "cpu"
+    ) -> None:
         self._fields = tuple(fields)
-        self._used = 0
         self._columns: dict[str, Tensor] = {}
         self._offsets: dict[str, Tensor] = {}
         for field in self._fields:
             name, shape = field.column.name, field.column.list
+            size = (values[name],) if shape == "ragged" else (rows, int(shape)) if shape else (rows,)
+            self._columns[name] = torch.empty(size, dtype=field.dtype, device=device)
             if shape == "ragged":
-                self._columns[name] = torch.empty(values[name], dtype=field.dtype)
-                self._offsets[name] = torch.zeros(rows + 1, dtype=torch.int64)
-            else:
-                self._columns[name] = torch.empty((rows, int(shape)) if shape else (rows,), dtype=field.dtype)
+                self._offsets[name] = torch.empty(rows + 1, dtype=torch.int64, device=device)
+        self.seek(0, {})
+
+    def seek(self, row: int, values: Mapping[str, int]) -> None:
+        """Put the next rows from `row` on, and the values of their ragged columns from `values` (or 0) on.
+
+        The offsets of n rows take n + 1 places: rows put elsewhere may begin after a gap of one.
+        """
+        self._row = row
+        for name, offsets in self._offsets.items():
+            offsets[row] = values.get(name, 0)
 
     def append(self, table: pa.Table, *, where: str) -> None:
         """Copy the next rows in. `where` names their file in errors."""
-        start, stop = self._used, self._used + table.num_rows
+        start, stop = self._row, self._row + table.num_rows
         found = from_arrow(table.schema)
         for field in self._fields:
             column, name = field.column, field.column.name
@@ -83,9 +92,9 @@ class Table:
             array = _one_array(table.column(name))
             if column.list == "ragged":
                 values, lengths = _open_lists(array)
-                offsets = self._offsets[name]
-                np.cumsum(lengths, out=offsets[start + 1 : stop + 1].numpy())
-                offsets[start + 1 : stop + 1] += int(offsets[start])
+                offsets = self._offsets[name].numpy()
+                np.cumsum(lengths, out=offsets[start + 1 : stop + 1])
+                offsets[start + 1 : stop + 1] += offsets[start]
                 _copy(self._columns[name][int(offsets[start]) : int(offsets[stop])], values, place)
             elif column.list is not None:
                 values, lengths = _open_lists(array)
@@ -97,7 +106,20 @@ class Table:
                 _copy(self._columns[name][start:stop].view(-1), values, place)
             else:
                 _copy(self._columns[name][start:stop], array, place)
-        self._used = stop
+        self._row = stop
+
+    def paste(self, table: Table) -> None:
+        """Copy all rows of a table of the same columns in, perhaps to another device."""
+        start, stop = self._row, self._row + table._row
+        for name, column in table._columns.items():
+            if name in self._offsets:
+                offsets, first = table._offsets[name][: table._row + 1], int(self._offsets[name][start])
+                self._offsets[name][start : stop + 1] = offsets + first
+                count = int(offsets[-1])
+                self._columns[name][first : first + count] = column[:count]
+            else:
+                self._columns[name][start:stop] = column[: table._row]
+        self._row = stop
 
     def take(self, rows: Tensor) -> dict[str, Feature]:
         """The given rows (int64) of every column, in the given order."""

@@ -181,7 +181,7 @@ def test_memory_and_stream_give_the_same_batches(numbered_folder: Make, window: 
         Loader(folder, batch_size=6, shuffle=True, seed=3, window=window, memory=mode)  # type: ignore[arg-type]
         for mode in ("memory", "stream")
     )
-    assert (memory.in_memory, stream.in_memory) == (True, False)
+    assert (memory.mode, stream.mode) == ("memory", "stream")
     for rank in range(world):
         pairs = zip(memory.batches(1, rank=rank, world=world), stream.batches(1, rank=rank, world=world), strict=True)
         for a, b in pairs:
@@ -368,7 +368,7 @@ def test_settings_are_checked_before_anything_is_read(numbered_folder: Make) -> 
         Loader(folder, batch_size=0)
     with pytest.raises(ConfigError, match="`prefetch` must be a whole number of at least 1, not 0"):
         Loader(folder, batch_size=1, prefetch=0)
-    with pytest.raises(ConfigError, match="`memory` must be auto, memory or stream, not 'gpu'"):
+    with pytest.raises(ConfigError, match="`memory` must be auto, memory, stream or device, not 'gpu'"):
         Loader(folder, batch_size=1, memory="gpu")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="`rank` must be from 0 to 1 where there are 2 processes, not 2"):
         Loader(folder, batch_size=1).batches(rank=2, world=2)

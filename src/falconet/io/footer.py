@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,11 +47,20 @@ def read_footer(source: str | Path | pa.NativeFile, where: str | None = None) ->
         raise DataError(f"{where or f'`{source}`'} is not a whole Parquet file: {error}") from error
 
 
+def read_footers(path: str | Path) -> dict[Path, pq.FileMetaData]:
+    """The footer of every file of the data set, in name order."""
+    return {file: read_footer(file) for file in data_files(path)}
+
+
 def row_groups(path: str | Path) -> tuple[RowGroup, ...]:
     """Every row group of the data set, in order."""
+    return groups_of(read_footers(path))
+
+
+def groups_of(footers: Mapping[Path, pq.FileMetaData]) -> tuple[RowGroup, ...]:
+    """Every row group of the files, in order."""
     groups, first = [], 0
-    for file in data_files(path):
-        meta = read_footer(file)
+    for file, meta in footers.items():
         for i in range(meta.num_row_groups):
             group = meta.row_group(i)
             groups.append(RowGroup(str(file), i, first, group.num_rows, group.total_byte_size))
@@ -60,9 +70,14 @@ def row_groups(path: str | Path) -> tuple[RowGroup, ...]:
 
 def read_schema(path: str | Path) -> Schema:
     """The falconet schema in the footers; all files must agree. Without one, a schema from the Arrow types."""
+    return common_schema(read_footers(path))
+
+
+def common_schema(footers: Mapping[Path, pq.FileMetaData]) -> Schema:
+    """The schema of the files, which must agree."""
     found: Schema | None = None
-    for file in data_files(path):
-        schema = schema_of(read_footer(file), f"`{file}`")
+    for file, meta in footers.items():
+        schema = schema_of(meta, f"`{file}`")
         if found is not None and schema != found:
             raise SchemaError(f"`{file}` has another schema than the files before it", hint=_difference(found, schema))
         found = schema

@@ -1,80 +1,114 @@
-"""Two ways to fetch an epoch's rows: from memory, or window by window from the files. Both give the same rows."""
+"""Three ways to fetch the rows of an epoch, window by window: all give the same rows in the same order."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter, deque
-from collections.abc import Generator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar
+from threading import Lock
+from typing import NamedTuple, Protocol, TypeVar
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
 import torch
 from torch import Tensor
 
-from falconet.columns import Field, Table
-from falconet.errors import ColumnNotFoundError, DataError
-from falconet.io.footer import RowGroup, read_footer
-from falconet.loader.plan import EpochPlan, Window
+from falconet.batch import Feature
+from falconet.columns import Table
+from falconet.loader.plan import EpochPlan, Span, Window
+from falconet.loader.source import Source
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Source:
-    """The columns to read, the row groups in order, and per row group the room its ragged columns need."""
+class Piece(NamedTuple):
+    """A window, the table that has its rows, and the table's row (int64) at each position of the window."""
 
-    fields: tuple[Field, ...]
-    groups: tuple[RowGroup, ...]
-    values: tuple[Mapping[str, int], ...]
-
-    @classmethod
-    def of(cls, fields: Sequence[Field], groups: Sequence[RowGroup]) -> Source:
-        """From the footers alone."""
-        counts: dict[str, list[dict[str, int]]] = {}
-        for path in dict.fromkeys(group.path for group in groups):
-            counts[path] = _value_counts(path, fields)
-        return cls(tuple(fields), tuple(groups), tuple(counts[group.path][group.index] for group in groups))
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all columns as tensors."""
-        rows, values = sum(group.rows for group in self.groups), _sum(self.values)
-        return sum(field.bytes(rows, values[field.column.name]) for field in self.fields)
-
-    def read(self, indexes: Sequence[int]) -> Table:
-        """The columns of the given row groups, one after the other."""
-        values = _sum([self.values[i] for i in indexes])
-        table = Table(self.fields, sum(self.groups[i].rows for i in indexes), values)
-        names = [field.column.name for field in self.fields]
-        for i in indexes:
-            group = self.groups[i]
-            try:
-                with pq.ParquetFile(group.path) as file:
-                    part = file.read_row_group(group.index, columns=names)
-            except (pa.ArrowException, OSError) as error:
-                raise DataError(f"row group {group.index} of `{group.path}` cannot be read: {error}") from error
-            table.append(part, where=f"`{group.path}` (row group {group.index})")
-        return table
+    window: Window
+    table: Table
+    order: Tensor
 
 
-Piece = tuple[Window, Table, Tensor]
-"""A window, the table that has its rows, and the table's row (int64) at each position of the window."""
+class Fetch(Protocol):
+    """A way to get at a window's rows."""
+
+    def piece(self, plan: EpochPlan, window: Window) -> Piece: ...
 
 
-def from_memory(table: Table, plan: EpochPlan, first: int) -> Generator[Piece]:
-    """The plan's windows from window `first` on, out of a table of the whole data set."""
-    for window in plan.windows[first:]:
-        yield window, table, torch.from_numpy(plan.dataset_rows(window)[plan.order(window)])
+class Streamed:
+    """Windows read from the files, each when it is asked for."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def piece(self, plan: EpochPlan, window: Window) -> Piece:
+        return Piece(window, self._source.read(window.groups), torch.from_numpy(plan.order(window)))
 
 
-def from_files(source: Source, plan: EpochPlan, first: int) -> Generator[Piece]:
-    """The plan's windows from window `first` on, each read when it is asked for."""
-    for window in plan.windows[first:]:
-        yield window, source.read(window.groups), torch.from_numpy(plan.order(window))
+class Kept:
+    """Row groups read when first asked for and then kept in one table, in memory or on a device."""
+
+    def __init__(self, source: Source, groups: Sequence[int], device: torch.device) -> None:
+        self._source, self._device = source, device
+        self._starts: dict[int, int] = {}  # the table's row at which a row group begins
+        self._values: dict[int, dict[str, int]] = {}  # and the places of its ragged columns' values
+        row, values = 0, source.room(())
+        for group in groups:
+            self._starts[group], self._values[group] = row, dict(values)
+            row += source.groups[group].rows + 1  # each with a place of its own for the end of its last list
+            values += source.room([group])
+        self._table = Table(source.fields, row, values, device)
+        self._there: set[int] = set()
+        self._filling = Lock()  # several iterations may be under way
+
+    def piece(self, plan: EpochPlan, window: Window) -> Piece:
+        with self._filling:
+            for group in window.groups:
+                if group not in self._there:
+                    self._read(group)
+                    self._there.add(group)
+        rows = [np.arange(s, s + plan.group_rows[g]) for g in window.groups for s in (self._starts[g],)]
+        order = torch.from_numpy(np.concatenate(rows)[plan.order(window)])
+        return Piece(window, self._table, order.to(self._device))
+
+    def _read(self, group: int) -> None:
+        self._table.seek(self._starts[group], self._values[group])
+        if self._device.type == "cpu":
+            self._source.fill(self._table, group)
+        else:
+            self._table.paste(self._source.read([group]))
+
+
+def pieces(fetch: Fetch, plan: EpochPlan, spans: Sequence[Span]) -> Generator[Piece]:
+    """The windows of the spans' lanes, from the spans' starts on, about in the order in which steps need them."""
+    windows = [w for lane, start, _ in spans for w in plan.windows[lane][plan.window_at(lane, start) :]]
+    for window in sorted(windows, key=lambda w: (w.first / plan.lane_rows[w.lane], w.lane)):
+        yield fetch.piece(plan, window)
+
+
+class Cursor:
+    """Takes rows, forward only within each lane, out of windows that come in some order."""
+
+    def __init__(self, found: Iterator[Piece]) -> None:
+        self._found = found
+        self._held: defaultdict[int, deque[Piece]] = defaultdict(deque)
+
+    def take(self, span: Span) -> list[dict[str, Feature]]:
+        """The rows of a span, in one table or several; no rows in one."""
+        taken = []
+        while True:
+            window, table, order = self._piece(span.lane)
+            end = window.first + window.rows
+            if span.start < end or span.start == span.stop:
+                taken.append(table.take(order[max(span.start - window.first, 0) : max(span.stop - window.first, 0)]))
+            if span.stop <= end:
+                return taken
+            self._held[span.lane].popleft()
+
+    def _piece(self, lane: int) -> Piece:
+        while not self._held[lane]:
+            piece = next(self._found)
+            self._held[piece.window.lane].append(piece)
+        return self._held[lane][0]
 
 
 _END = object()
@@ -98,39 +132,3 @@ def ahead(items: Generator[T], count: int) -> Generator[T]:
                     future.cancel()
     finally:
         items.close()
-
-
-def memory_limit() -> int:
-    """Bytes of data that `memory="auto"` keeps in memory: a quarter of the machine's, at most 4 GiB."""
-    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:  # Windows
-        return 2**31
-    return min(2**32, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
-
-
-def _sum(counts: Sequence[Mapping[str, int]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
-    return total
-
-
-def _value_counts(path: str, fields: Sequence[Field]) -> list[dict[str, int]]:
-    """Per row group of a file, an upper bound of the number of values of each ragged column."""
-    meta = read_footer(Path(path))
-    leaves: list[str] = []
-    for field in meta.schema.to_arrow_schema():
-        leaves += [field.name] * _leaves(field.type)
-    names = [field.column.name for field in fields]
-    for name in names:
-        if name not in leaves:
-            raise ColumnNotFoundError.of(name, leaves, where=f"`{path}`")
-    ragged = {field.column.name: leaves.index(field.column.name) for field in fields if field.column.list == "ragged"}
-    return [
-        {name: meta.row_group(i).column(leaf).num_values for name, leaf in ragged.items()}
-        for i in range(meta.num_row_groups)
-    ]
-
-
-def _leaves(kind: pa.DataType) -> int:
-    """How many columns of a Parquet file a value of this type takes."""
-    return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields)) if kind.num_fields else 1

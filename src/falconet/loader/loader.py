@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Generator, Mapping, Sequence
+import copy
+import os
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from falconet.batch import Batch, Feature
-from falconet.columns import Field, Table, join, tensor_type
-from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
-from falconet.io.footer import RowGroup, data_files, read_footer, read_schema, row_groups
-from falconet.loader.fetch import Piece, Source, ahead, from_files, from_memory, memory_limit
+from falconet.columns import join
+from falconet.errors import ConfigError
+from falconet.io.footer import common_schema, groups_of, read_footers
+from falconet.loader.fetch import Cursor, Fetch, Kept, Streamed, ahead, pieces
+from falconet.loader.fields import fields_of, named, targets, weights
+from falconet.loader.modes import MODES, Choice, Mode, choose, deliver, in_words, parse_device
 from falconet.loader.plan import WINDOW, EpochPlan
-from falconet.schema import FOOTER_KEY, Column, Schema, Tag
+from falconet.loader.position import FORMAT, check_same, fingerprint
+from falconet.loader.source import Source
+from falconet.loader.transforms import Function, Place, Transform
+from falconet.memory import parse_size
+from falconet.progress import note
+from falconet.schema import FOOTER_KEY, Schema
+from falconet.train.place import read_place
 from falconet.train.runtime import Runtime
 
-FORMAT = 1
+if TYPE_CHECKING:
+    from falconet.loader.dataset import Steps
 
-Memory = Literal["auto", "memory", "stream"]
+Memory = Literal["auto", "memory", "stream", "device"]
 
 
 class Loader:
@@ -34,9 +45,17 @@ class Loader:
     keeps the order of the files. Every process takes the same number of steps.
 
     `columns`: the features to load; by default those that carry a tag, or all where the files have no falconet schema.
-    Columns tagged `target` and the one tagged `weight` always come along, as float32.
-    `memory`: keep all columns in memory, or read the files window by window; `auto` keeps what takes up to a quarter of
-    the machine's memory, at most 4 GiB. The batches are the same. `prefetch`: batches kept ready by a thread.
+    Columns tagged `target` and the one tagged `weight` always come along, as float32; `targets` and `weight` name
+    others, or those of files without a schema. `transforms` are applied to every batch, in turn: see
+    `loader/transforms.py`; a plain function of a batch will do, if it looks at each row alone.
+
+    `memory`: keep all columns in memory or on `device`, or read the files window by window (`stream`); the batches are
+    the same. `auto` takes the fastest that fits in `budget` (bytes, or "2GB": for all processes of a machine; by
+    default a quarter of its memory, at most 4 GiB, and of the device's) and says so. `window`: rows that are shuffled
+    together. `lanes`: a multiple of the number of processes, where each should read its own row groups alone; another
+    number of lanes is another order. `prefetch`: batches kept ready by a thread.
+
+    `device`: where batches come out, copied ahead from pinned memory; by default that of `runtime`, else the CPU.
     `runtime`: whose share `for batch in loader` gives; by default that of this process.
 
     Only footers are read here. Raises ConfigError, DataError or SchemaError.
@@ -51,17 +70,24 @@ class Loader:
         seed: int = 0,
         drop_last: bool = False,
         window: int = WINDOW,
+        lanes: int = 1,
         columns: Sequence[str] | None = None,
+        targets: Sequence[str] = (),
+        weight: str | None = None,
+        transforms: Sequence[Transform | Callable[[Batch], Batch]] = (),
         memory: Memory = "auto",
+        budget: str | int | None = None,
+        device: str | torch.device | None = None,
         prefetch: int = 2,
         runtime: Runtime | None = None,
     ) -> None:
-        if memory not in ("auto", "memory", "stream"):
-            raise ConfigError(f"`memory` must be auto, memory or stream, not {memory!r}")
+        if memory not in ("auto", *MODES):
+            raise ConfigError(f"`memory` must be auto, {', '.join(MODES[:-1])} or {MODES[-1]}, not {memory!r}")
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
             raise ConfigError(f"`prefetch` must be a whole number of at least 1, not {prefetch!r}")
         self.path = Path(path)
-        self._groups = row_groups(self.path)
+        footers = read_footers(self.path)
+        self._groups = groups_of(footers)
         self._plan = EpochPlan(
             group_rows=tuple(group.rows for group in self._groups),
             batch_size=batch_size,
@@ -69,21 +95,43 @@ class Loader:
             window=window,
             shuffle=shuffle,
             drop_last=drop_last,
+            lanes=lanes,
         )
-        fields = _fields(self.path, columns)
-        self._schema = Schema(tuple(field.column for field in fields))
-        self._source = Source.of(fields, self._groups)
-        self._in_memory = memory == "memory" or (memory == "auto" and self._source.bytes <= memory_limit())
-        self._table: Table | None = None
+        schema = named(common_schema(footers), self.path, targets, weight)
+        by_tag = any(FOOTER_KEY in (meta.metadata or {}) for meta in footers.values())
+        fields = fields_of(self.path, schema, columns, by_tag)
+        self._stored = self._schema = Schema(tuple(field.column for field in fields))
+        self._source = Source.of(fields, self._groups, footers)
+        self._transforms: list[Transform] = []
+        for transform in transforms:
+            made = transform if isinstance(transform, Transform) else Function(transform)
+            self._transforms.append(made.settled(self._schema))
+            self._schema = self._transforms[-1].describe(self._schema)
         self._prefetch = prefetch
         self._runtime = runtime
+        self._memory, self._budget = memory, None if budget is None else parse_size(budget)
+        self._kept: tuple[range, Kept] | None = None
+        self._told = False
+        self._workers = 1  # of this process, each of which keeps columns of its own
         self._epoch = self._step = 0
         self._resumed = False
+        self.move_to(device or (runtime.device if runtime else "cpu"))
+
+    def move_to(self, device: str | torch.device) -> None:
+        """From the next call of `batches` on, batches come out on this device."""
+        self._device = parse_device(device)
+        self._kept = None
+        self._choice = self._choose()
 
     @property
     def schema(self) -> Schema:
-        """The columns that are loaded, targets and weight among them."""
+        """The columns of the batches, targets and weight among them."""
         return self._schema
+
+    @property
+    def mode(self) -> Mode:
+        """Where the columns are kept: "memory", "device", or "stream" for nowhere."""
+        return self._choice.mode
 
     @property
     def rows(self) -> int:
@@ -98,11 +146,6 @@ class Loader:
     @property
     def seed(self) -> int:
         return self._plan.seed
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether all columns are kept in memory."""
-        return self._in_memory
 
     @property
     def epoch(self) -> int:
@@ -121,26 +164,50 @@ class Loader:
     def batches(self, epoch: int = 0, start: int = 0, rank: int = 0, world: int = 1) -> Generator[Batch]:
         """What `rank` of `world` processes gets in the steps of an epoch from step `start` on; changes nothing here.
 
-        A batch may have no rows on a process. The thread that prepares batches ends with the generator.
+        A batch may have no rows on a process. The threads that prepare batches end with the generator.
         """
-        if not 0 <= rank < world:
-            raise ConfigError(f"`rank` must be from 0 to {world - 1} where there are {world} processes, not {rank}")
+        if rank == 0 and self._memory == "auto" and not self._told:
+            self._told = True
+            note(f"`{self.path}`: {in_words(self.rows, self._need(), self._choice, self._device)}")
         if start < 0:
             raise ConfigError(f"`start` must be a step, not {start}")
+        made = self.make(epoch, range(start, len(self)), rank, world)
+        return deliver(made, self._device, self._prefetch)
+
+    def make(self, epoch: int, steps: range, rank: int, world: int) -> Generator[Batch]:
+        """The batches of these steps, ascending, made when asked for and left where the columns are kept."""
+        if not 0 <= rank < world:
+            raise ConfigError(f"`rank` must be from 0 to {world - 1} where there are {world} processes, not {rank}")
         plan = replace(self._plan, epoch=epoch)
-        return ahead(self._make(plan, start, rank, world), self._prefetch)
+        return self._make(plan, steps, plan.lanes_of(rank, world), rank, world)
+
+    def steps(self) -> Steps:
+        """This process's batches as a torch IterableDataset, for `DataLoader(loader.steps(), batch_size=None)`."""
+        from falconet.loader.dataset import Steps
+
+        return Steps(self, *self._place())
+
+    def for_worker(self, workers: int) -> Loader:
+        """A loader of the same batches, on the CPU, for one of so many workers of this process."""
+        made = copy.copy(self)
+        made._workers = workers
+        made.move_to("cpu")
+        return made
 
     def origin(self, epoch: int, step: int, row: int) -> str:
         """Where a row of the global batch of a step comes from, in words."""
         plan = replace(self._plan, epoch=epoch)
-        position = plan.share(step, 0, 1)[0] + row
-        window = plan.windows[plan.window_at(position)]
-        rest = int(plan.order(window)[position - window.first])
-        for number in window.groups:
-            group = self._groups[number]
-            if rest < group.rows:
-                return f"row {rest} of row group {group.index} of `{group.path}`"
-            rest -= group.rows
+        for lane, start, stop in plan.share(step, 0, 1).spans:
+            if row >= stop - start:
+                row -= stop - start
+                continue
+            window = plan.windows[lane][plan.window_at(lane, start + row)]
+            rest = int(plan.order(window)[start + row - window.first])
+            for number in window.groups:
+                group = self._groups[number]
+                if rest < group.rows:
+                    return f"row {rest} of row group {group.index} of `{group.path}`"
+                rest -= group.rows
         raise IndexError(f"step {step} has no row {row}")
 
     def __iter__(self) -> Generator[Batch]:
@@ -148,7 +215,7 @@ class Loader:
 
         An epoch that was broken off starts again, unless `load_state_dict` or `set_epoch` put the position inside it.
         """
-        rank, world = (self._runtime.rank, self._runtime.world) if self._runtime else Runtime.peek()
+        rank, world = self._place()
         if not self._resumed:
             self._step = 0
         self._resumed = False
@@ -173,8 +240,8 @@ class Loader:
             "window": plan.window,
             "shuffle": plan.shuffle,
             "drop_last": plan.drop_last,
-            "lanes": 1,
-            "data": _fingerprint(self._groups),
+            "lanes": plan.lanes,
+            "data": fingerprint(self._groups),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -182,104 +249,57 @@ class Loader:
 
         Raises ConfigError where a setting would change the order, DataError for other data.
         """
-        ours = self.state_dict()
-        for name in sorted(ours.keys() | state.keys()):
-            if name not in state or name not in ours:
-                raise ConfigError(
-                    f"the saved position {'has an unknown' if name in state else 'lacks the'} key `{name}`"
-                )
-            if name in ("epoch", "step") or state[name] == ours[name]:
-                continue
-            if name == "data":
-                raise DataError(
-                    f"the saved position (data) belongs to other files than those of `{self.path}`",
-                    hint="names, row counts or sizes differ; start anew, or load the files it was saved with",
-                )
-            raise ConfigError(
-                f"the saved position has {name} = {state[name]!r}, this loader has {ours[name]!r}",
-                hint=f"use {name} = {state[name]!r}, or start anew",
-            )
+        check_same(state, self.state_dict(), self.path)
         self.set_epoch(state["epoch"], state["step"])
 
-    def _make(self, plan: EpochPlan, start: int, rank: int, world: int) -> Generator[Batch]:
-        if start >= plan.steps:
+    def _make(self, plan: EpochPlan, steps: Iterable[int], lanes: range, rank: int, world: int) -> Generator[Batch]:
+        shares = ((step, plan.share(step, rank, world)) for step in steps)
+        first = next(shares, None)
+        if first is None:
             return
-        first = plan.window_at(plan.share(start, rank, world)[0])
-        with closing(ahead(self._pieces(plan, first), 1)) as pieces:
-            window, table, order = next(pieces)
-            for step in range(start, plan.steps):
-                low, high = plan.share(step, rank, world)
-                taken = [table.take(order[low - window.first : high - window.first])]
-                while high > window.first + window.rows:
-                    window, table, order = next(pieces)
-                    taken.append(table.take(order[max(low - window.first, 0) : high - window.first]))
-                yield self._batch(join(taken), high - low, plan.batch_rows(step))
+        with closing(ahead(pieces(self._fetch(lanes), plan, first[1].spans), 1)) as found:
+            cursor = Cursor(found)
+            for step, share in chain([first], shares):
+                columns = join([taken for span in share.spans for taken in cursor.take(span)])
+                batch = self._batch(columns, share.rows, plan.batch_rows(step))
+                place = Place(plan.seed, plan.epoch, step, share.first, batch.global_rows)
+                for transform in self._transforms:
+                    batch = transform(batch, place)
+                yield batch
 
-    def _pieces(self, plan: EpochPlan, first: int) -> Generator[Piece]:
-        if not self._in_memory:
-            return from_files(self._source, plan, first)
-        if self._table is None:
-            self._table = self._source.read(range(len(self._groups)))
-        return from_memory(self._table, plan, first)
+    def _fetch(self, lanes: range) -> Fetch:
+        if self._choice.mode == "stream":
+            return Streamed(self._source)
+        if self._kept is None or self._kept[0] != lanes:
+            device = self._device if self._choice.mode == "device" else torch.device("cpu")
+            self._kept = lanes, Kept(self._source, self._plan.groups_of(lanes), device)
+        return self._kept[1]
 
     def _batch(self, columns: dict[str, Feature], rows: int, global_rows: int) -> Batch:
-        targets = {name: _dense(columns.pop(name)) for name in _targets(self._schema).names}
-        weights = [_dense(columns.pop(name)) for name in _weights(self._schema).names]
-        return Batch(columns, targets, rows, global_rows, weights[0] if weights else None)
+        target = {name: _dense(columns.pop(name)) for name in targets(self._stored).names}
+        weight = [_dense(columns.pop(name)) for name in weights(self._stored).names]
+        return Batch(columns, target, rows, global_rows, weight[0] if weight else None)
 
+    def _place(self) -> tuple[int, int]:
+        return (self._runtime.rank, self._runtime.world) if self._runtime else Runtime.peek()
 
-def _targets(schema: Schema) -> Schema:
-    return schema.select(Tag.TARGET)
+    def _need(self) -> int:
+        """Bytes of the columns of one process, if it keeps them."""
+        rank, world = self._place()
+        lanes = self._plan.lanes_of(rank, world) if self._plan.lanes % world == 0 else range(self._plan.lanes)
+        return self._source.bytes(self._plan.groups_of(lanes))
 
+    def _choose(self) -> Choice:
+        if self._memory != "auto":
+            return Choice(self._memory, 0)
+        local = self._runtime.local_world if self._runtime else read_place(os.environ).local_world
+        return choose(self._need(), self._device, self._budget, local * self._workers)
 
-def _weights(schema: Schema) -> Schema:
-    return schema.select(Tag.WEIGHT).without_tags(Tag.TARGET)
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process keeps its own columns."""
+        return {**self.__dict__, "_kept": None}
 
 
 def _dense(column: Feature) -> Tensor:
-    assert isinstance(column, Tensor)  # `_fields` let no ragged target through
+    assert isinstance(column, Tensor)  # `fields_of` let no ragged target through
     return column
-
-
-def _fields(path: Path, names: Sequence[str] | None) -> tuple[Field, ...]:
-    """The columns to load, features first. Raises SchemaError for one that cannot be a tensor."""
-    schema = read_schema(path)
-    by_tag = any(FOOTER_KEY in (read_footer(file).metadata or {}) for file in data_files(path)[:1])
-    targets, weights = _targets(schema), _weights(schema)
-    if len(weights) > 1:
-        raise SchemaError(f"`{path}` has several columns tagged `weight`: {', '.join(weights.names)}")
-    if names is not None:
-        for name in names:
-            if name not in schema:
-                raise ColumnNotFoundError.of(name, schema.names, where=f"`{path}`")
-        features = schema.only(dict.fromkeys(names))
-    elif by_tag:
-        features = Schema(tuple(column for column in schema if column.tags))
-    else:
-        features = Schema(tuple(column for column in schema if tensor_type(column)))
-    special = targets + weights
-    fields = [_field(path, column) for column in features.without(special.names)]
-    for column in special:
-        if column.list == "ragged" or (column.list is not None and column in weights):
-            raise SchemaError(
-                f"column `{column.name}` of `{path}` holds lists, which no {Tag.TARGET} or {Tag.WEIGHT} may"
-            )
-        _field(path, column)
-        fields.append(Field(column, torch.float32))
-    return tuple(fields)
-
-
-def _field(path: Path, column: Column) -> Field:
-    dtype = tensor_type(column)
-    if dtype is None:
-        raise SchemaError(
-            f"column `{column.name}` of `{path}` holds {column.dtype}, which cannot become a tensor",
-            hint="`Categorify` turns values into codes; or name the columns to load with `columns`",
-        )
-    return Field(column, dtype)
-
-
-def _fingerprint(groups: Sequence[RowGroup]) -> str:
-    """SHA-256 of the name, rows and bytes of every row group; the folder may move."""
-    lines = [f"{Path(group.path).name} {group.rows} {group.bytes}" for group in groups]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -103,10 +103,10 @@ class MapLoader:
         if not 0 <= rank < world:
             raise ConfigError(f"`rank` must be from 0 to {world - 1} where there are {world} processes, not {rank}")
         plan = replace(self._plan, epoch=epoch)
-        order = [row for window in plan.windows for row in plan.order(window).tolist()]
-        shares = [plan.share(step, rank, world) for step in range(start, plan.steps)]
-        fetched = self._fetch([order[low:high] for low, high in shares if low < high])
-        for step, (low, high) in enumerate(shares, start):
+        order = [row for window in plan.windows[0] for row in plan.order(window).tolist()]
+        shares = [plan.share(step, rank, world).spans[0] for step in range(start, plan.steps)]
+        fetched = self._fetch([order[low:high] for _, low, high in shares if low < high])
+        for step, (_, low, high) in enumerate(shares, start):
             x, y = next(fetched) if low < high else self._nothing
             yield Batch({X: x}, {Y: y}, high - low, plan.batch_rows(step))
 

@@ -18,7 +18,7 @@ from falconet.models.base import MODELS
 from falconet.models.ranker import Ranker, at_least, some
 from falconet.nn.attention import CandidateAttention, flatten
 from falconet.nn.embedding import PADDING
-from falconet.nn.inputs import Inputs
+from falconet.nn.inputs import Inputs, module_key
 from falconet.nn.mlp import MLP
 from falconet.schema import Column, Schema, Tag
 
@@ -53,9 +53,7 @@ class DIN(Ranker):
         self.beside = tuple(name for name in self.inputs.tables.columns if name not in self.candidates)
         self.attention = nn.ModuleDict(
             {
-                f"history_{history.replace('.', '%2E')}": CandidateAttention(
-                    config.dim, config.attention, softmax=config.softmax
-                )
+                module_key("history", history): CandidateAttention(config.dim, config.attention, softmax=config.softmax)
                 for history in self.candidates
             }
         )

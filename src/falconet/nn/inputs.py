@@ -97,7 +97,7 @@ class Inputs(nn.Module):
 
     def _normalised(self, batch: Batch) -> Tensor:
         assert self.norm is not None
-        result: Tensor = self.norm(torch.stack([_numbers(batch, name) for name in self.continuous], dim=1))
+        result: Tensor = self.norm(torch.stack([numbers_of(batch, name) for name in self.continuous], dim=1))
         return result
 
 
@@ -125,7 +125,13 @@ class Linear(nn.Module):
         return total_B
 
 
-def _numbers(batch: Batch, name: str) -> Tensor:
+def module_key(kind: str, name: str) -> str:
+    """The name of a column's module: one that torch takes, with no dots, and never the name of a method."""
+    return f"{kind}_{name.replace('%', '%25').replace('.', '%2E')}"
+
+
+def numbers_of(batch: Batch, name: str) -> Tensor:
+    """A continuous column of a batch: float32 of [B]. Raises SchemaError where it is not there, or holds lists."""
     if name not in batch.features:
         raise ColumnNotFoundError.of(name, batch.features, where="the batch")
     values = batch.features[name]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from falconet.serve.events import SqliteStore
 from falconet.serve.recommender import Recommender
+from falconet.serve.stores.sqlite import SqliteStore
 from serving_world import World, make_world
 
 

@@ -17,7 +17,8 @@ import pytest
 from falconet.cli.recommend import recommend
 from falconet.cli.serve import serve
 from falconet.errors import ArtifactError, ConfigError
-from falconet.serve.events import Event, SqliteStore, Who
+from falconet.serve.events import Event, Who
+from falconet.serve.stores.sqlite import SqliteStore
 from serving_world import World
 
 SERVE = """
@@ -130,7 +131,7 @@ def test_recommend_takes_events_into_account(
     world: World, store: SqliteStore, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     store.add_events([Event(event_id="e", user_id=world.users[5], item_id=world.items[-1], type="like")])
-    recommend(world.bundle, user=str(world.users[5]), db=store.path, as_json=True)
+    recommend(world.bundle, user=str(world.users[5]), db=str(store.path), as_json=True)
     assert json.loads(capsys.readouterr().out)["history"][-1]["item_id"] == world.items[-1]
     with pytest.raises(ConfigError, match="no file of events at"):
-        recommend(world.bundle, db=tmp_path / "none.db")
+        recommend(world.bundle, db=str(tmp_path / "none.db"))

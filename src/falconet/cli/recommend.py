@@ -25,17 +25,19 @@ def recommend(
         str | None, typer.Option(help="Item ids a new visitor met, oldest first: --history 1,50,260")
     ] = None,
     k: Annotated[int, typer.Option("-k", help="How many items.", min=1)] = 10,
-    db: Annotated[Path | None, typer.Option(help="A file of events (SQLite) to take into account.")] = None,
+    db: Annotated[
+        str | None, typer.Option(help="Events to take into account: a file (SQLite), postgresql://... or redis://...")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Recommend items to a user, or to somebody who met the items of --history."""
     from falconet.progress import note
-    from falconet.serve.events import SqliteStore
     from falconet.serve.recommender import Recommender
+    from falconet.serve.stores import open_store
 
-    if db is not None and not db.is_file():
+    if db is not None and "://" not in db and not Path(db).is_file():
         raise ConfigError(f"no file of events at `{db}`", hint="`falconet serve` makes one")
-    store = None if db is None else SqliteStore(db)
+    store = None if db is None else open_store(db)
     try:
         recommender = Recommender.load(bundle, store)
         items = None if history is None else [item.strip() for item in history.split(",") if item.strip()]

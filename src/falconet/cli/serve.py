@@ -25,7 +25,11 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for every network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 for any free one.", min=0, max=65535)] = 8000,
     db: Annotated[
-        Path | None, typer.Option(help="The file of events (SQLite). Default: events.db beside the bundle.")
+        str | None,
+        typer.Option(
+            help="Where events are kept: a file (SQLite), postgresql://... or redis://... "
+            "Default: events.db beside the bundle."
+        ),
     ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")] = False,
@@ -38,11 +42,11 @@ def serve(
         import uvicorn
 
         from falconet.serve.app import create_app
-        from falconet.serve.events import SqliteStore
         from falconet.serve.recommender import Recommender
+        from falconet.serve.stores import open_store
 
         recommender = Recommender.load(bundle)
-        store = SqliteStore(db or bundle.absolute().parent / "events.db")
+        store = open_store(db or bundle.absolute().parent / "events.db")
         recommender.store = store
         config = uvicorn.Config(
             create_app(recommender),
@@ -54,7 +58,7 @@ def serve(
         server = uvicorn.Server(config)
         address = _address(host, listening)
         typer.echo(address)
-        note(f"serving bundle {recommender.bundle.name}, events in {store.path}; Ctrl-C stops")
+        note(f"serving bundle {recommender.bundle.name}, events in {store}; Ctrl-C stops")
         if open_page:
             threading.Thread(target=_open, args=(server, address), daemon=True).start()
         # uvicorn ends open requests first and then raises the signal again: for us that is a normal end.

@@ -104,6 +104,9 @@ class EventIn(BaseModel):
     type: str = Field(min_length=1, max_length=256, description="view, click, like, hide, rating, …")
     value: float | None = Field(default=None, allow_inf_nan=False)
     time: int | None = Field(default=None, ge=0, lt=2**63)
+    recommendation_id: str | None = Field(
+        default=None, min_length=1, max_length=256, description="of the answer the person saw the item in"
+    )
 
 
 class EventsIn(BaseModel):

@@ -16,9 +16,10 @@ from torch.nn.functional import normalize
 from falconet.errors import ConfigError, DataError
 from falconet.serve.bundle import Bundle, load_bundle
 from falconet.serve.engine import Answer, Place, Query
-from falconet.serve.events import HIDE, Event, Outcome, Store, Who, check_id
+from falconet.serve.events import HIDE, Event, Outcome, Who, check_id
 from falconet.serve.features import Value
 from falconet.serve.samples import Sample, sample_people, spread
+from falconet.serve.store import Store
 from falconet.serve.tables import Id
 
 _TRAINING = "training"  # the type of a history item that was met before the bundle was built

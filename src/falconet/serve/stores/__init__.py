@@ -1,0 +1,33 @@
+"""The stores that falconet can keep events, changes, profiles, pages and impressions in, and how one is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from falconet.errors import ConfigError
+from falconet.serve.store import Store
+
+
+def open_store(where: str | Path, *, durable: bool = False) -> Store:
+    """The store at a path of a file, or at `postgresql://…`, `redis://…`, `rediss://…` or `unix://…`.
+
+    `durable`: an accepted event also survives the death of the machine, not only that of the process (a file; what
+    servers do is their own setting). Raises ConfigError where a package is missing, ArtifactError where the store
+    cannot be used.
+    """
+    scheme, separator, _ = str(where).partition("://")
+    if not separator:
+        from falconet.serve.stores.sqlite import SqliteStore
+
+        return SqliteStore(where, durable=durable)
+    if scheme in ("postgresql", "postgres"):
+        from falconet.serve.stores.postgres import PostgresStore
+
+        return PostgresStore(str(where))
+    if scheme in ("redis", "rediss", "unix"):
+        from falconet.serve.stores.redis import RedisStore
+
+        return RedisStore(str(where))
+    raise ConfigError(
+        f"no store for `{scheme}://`", hint="a path, postgresql://user@host/database, or redis://host:6379/0"
+    )

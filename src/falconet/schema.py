@@ -82,6 +82,11 @@ class Column:
         """The name of the embedding table: columns of one domain share it."""
         return self.domain or self.name
 
+    @property
+    def first_code(self) -> int:
+        """The first code of a value: those below stand for padding, null, and (one or `oov` of them) unknown values."""
+        return 2 + (self.oov or 1)
+
     def with_tags(self, *tags: str) -> Column:
         return replace(self, tags=self.tags | set(tags))
 

@@ -11,8 +11,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from falconet.batch import Batch
-from falconet.errors import ConfigError, SchemaError
+from falconet.batch import Batch, Feature
+from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.registry import Registry
 from falconet.schema import Column, Schema, Tag
 
@@ -95,7 +95,7 @@ class Retriever(Model):
 
     def item_codes(self, batch: Batch) -> Tensor:
         """The code of each row's item: int64 of [rows]."""
-        codes = batch.features[self.item_column.name]
+        codes = feature(batch, self.item_column.name)
         if not isinstance(codes, Tensor):
             raise SchemaError(f"`{self.item_column.name}` holds lists where one code per row is needed")
         return codes.long()
@@ -129,6 +129,25 @@ def one_id(schema: Schema, side: Tag, who: str) -> Column:
     if column.cardinality is None:
         raise SchemaError(f"`{column.name}` has no cardinality", hint="`Categorify` sets it")
     return column
+
+
+def history_of(schema: Schema, item: Column, who: str) -> Column:
+    """The column that lists the items a user has taken, oldest first."""
+    found = [c for c in schema.select(Tag.SEQUENCE, Tag.CATEGORICAL) if c.table == item.table]
+    if len(found) != 1:
+        raise SchemaError(
+            f"{who} needs one column that lists items of `{item.name}`, the schema has "
+            f"{', '.join(c.name for c in found) or 'none'}",
+            hint="`ops.History` adds one, tagged `sequence`, of the item's domain",
+        )
+    return found[0]
+
+
+def feature(batch: Batch, name: str) -> Feature:
+    """A column of a batch. Raises ColumnNotFoundError where it is not there."""
+    if name not in batch.features:
+        raise ColumnNotFoundError.of(name, batch.features, where="the batch")
+    return batch.features[name]
 
 
 def zipf_counts(cardinality: int) -> Tensor:

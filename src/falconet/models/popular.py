@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from falconet.batch import Batch
-from falconet.models.base import MODELS, Retriever
+from falconet.models.base import MODELS
+from falconet.models.closed_form import ClosedForm
 
 
 @MODELS.register()
-class Popular(Retriever):
-    """Scores an item by how often it occurs in training; `set_counts` is all of its training."""
+class Popular(ClosedForm):
+    """Scores an item by how often it occurs in training; `fit`, or `set_counts`, is all of its training."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config:
         """Popular has no settings."""
+
+    reads_history: ClassVar[bool] = False
 
     def user(self, batch: Batch) -> Tensor:
         """Ones: every user is alike."""

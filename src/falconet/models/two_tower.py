@@ -1,21 +1,22 @@
 """A user tower and an item tower whose product is the score, trained against the other items of the batch.
 
-Shapes: B rows, D width of the vectors, C continuous columns, V values of all lists together.
+Shapes: B rows, D width of the vectors, C continuous columns.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from falconet.batch import Batch, Feature, Ragged
+from falconet.batch import Batch, Ragged
 from falconet.errors import ConfigError, SchemaError
 from falconet.models.base import MODELS, Retriever
+from falconet.nn.dropout import drop_values
 from falconet.nn.embedding import Tables
-from falconet.nn.loss import log_q, sampled_softmax
+from falconet.nn.item_loss import IN_BATCH, ItemLoss, ItemLossConfig
 from falconet.schema import Schema, Tag
 
 
@@ -36,6 +37,7 @@ class TwoTower(Retriever):
         user_id: bool = False  # an embedding per user: for large data, and useless to new users
         normalize: bool = False  # unit vectors, the bias apart
         temperature: float = 1.0  # divides the product; around 0.1 for unit vectors
+        objective: ItemLossConfig = IN_BATCH  # a tower knows the items of its rows alone
 
         def __post_init__(self) -> None:
             if self.dim < 2:
@@ -44,6 +46,11 @@ class TwoTower(Retriever):
                 raise ConfigError(f"TwoTower history_dropout={self.history_dropout}", hint="from 0 to below 1")
             if self.temperature <= 0:
                 raise ConfigError(f"TwoTower temperature={self.temperature}", hint="above 0")
+            if self.objective.negatives != "batch":
+                raise ConfigError(
+                    f"TwoTower objective.negatives={self.objective.negatives!r}",
+                    hint='"batch": an item\'s vector is made of its columns, which only the rows of a batch bring',
+                )
 
     config: Config
 
@@ -62,6 +69,7 @@ class TwoTower(Retriever):
         self.user_tower = _Tower(users, config.dim)
         self.item_tower = _Tower(items, config.dim)
         self.popularity = nn.Parameter(torch.ones(()))
+        self.objective = ItemLoss(config.objective, self.item_column.first_code, config.dim)
 
     @classmethod
     def debug(cls) -> Config:
@@ -69,7 +77,7 @@ class TwoTower(Retriever):
 
     def user(self, batch: Batch) -> Tensor:
         if self.training and self.config.history_dropout:
-            batch = self._drop_history(batch)
+            batch = drop_values(batch, self.history, self.config.history_dropout)
         user_BD = self._scaled(self.user_tower(batch)[:, :-1]) / self.config.temperature
         return torch.cat([user_BD, torch.ones_like(user_BD[:, :1])], dim=1)
 
@@ -79,16 +87,11 @@ class TwoTower(Retriever):
         return torch.cat([self._scaled(item_BD[:, :-1]), bias_B[:, None]], dim=1)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Cross entropy of each row's item among the items of the global batch, the more frequent ones discounted."""
-        codes_B = self.item_codes(batch)
-        return sampled_softmax(self.user(batch), self.item(batch), codes_B, log_q(self.counts, codes_B))
+        """How each row's item stands out among the items of the global batch."""
+        return self.objective.in_batch(self.user(batch), self.item(batch), self.item_codes(batch), self.counts)
 
     def _scaled(self, vectors_BD: Tensor) -> Tensor:
         return F.normalize(vectors_BD, dim=1) if self.config.normalize else vectors_BD
-
-    def _drop_history(self, batch: Batch) -> Batch:
-        shorter = {name: _drop(batch.features[name], self.config.history_dropout) for name in self.history}
-        return replace(batch, features={**batch.features, **shorter})
 
 
 class _Tower(nn.Module):
@@ -120,12 +123,3 @@ def _column(batch: Batch, name: str) -> Tensor:
     if isinstance(values, Ragged) or values.ndim != 1:
         raise SchemaError(f"TwoTower takes one number per row, `{name}` holds lists")
     return values.float()
-
-
-def _drop(feature: Feature, share: float) -> Feature:
-    """Leave out a random share of every list."""
-    if isinstance(feature, Tensor):
-        return feature.masked_fill(torch.rand(feature.shape, device=feature.device) < share, 0)
-    keep_V = torch.rand(len(feature.values), device=feature.values.device) >= share
-    kept_before = F.pad(keep_V.cumsum(0), (1, 0))
-    return Ragged(feature.values[keep_V], kept_before[feature.offsets])

@@ -189,7 +189,7 @@ class Tables(nn.Module):
     def rows(self, column: str, ids: Tensor) -> Tensor:
         """The vectors of given ids one by one, not pooled: [*ids.shape, D]."""
         rows_XD, places = self._read((column,), {column: ids.reshape(-1)})
-        return rows_XD.index_select(0, places[column]).reshape(*ids.shape, -1)
+        return rows_XD.index_select(0, places[column]).reshape(*ids.shape, rows_XD.shape[1])
 
     def _read(self, group: Sequence[str], features: Mapping[str, Feature]) -> tuple[Tensor, dict[str, Tensor]]:
         """Vectors of one table, and for each column the place among them of each of its ids, flat."""

@@ -75,6 +75,10 @@ class ItemLossConfig:
         return self.loss == "softmax" and self.correct and self.negatives != "all" and self.hard is None
 
 
+WHOLE_CATALOGUE = ItemLossConfig()
+IN_BATCH = ItemLossConfig(negatives="batch")
+
+
 class ItemLoss(nn.Module):
     """One loss per row from users' vectors and their items' codes. `first`: the first code that is no reserved one."""
 
@@ -178,4 +182,4 @@ class ItemLoss(nn.Module):
 
 
 def _log(draws: int) -> float:
-    return math.log(draws) if draws else -math.inf
+    return math.log(draws) if draws > 0 else -math.inf

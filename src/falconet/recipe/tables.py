@@ -64,13 +64,13 @@ def write_users(fitted: FittedWorkflow, train: Dataset, test: Dataset, columns: 
         .group_by(user, maintain_order=True)
         .agg(pl.col("user_code").first(), seen=pl.col("item_code"))
     )
-    unknown = 1 + (fitted.schema[item].oov or 1)  # up to this code: padding, null, out of vocabulary
+    first = fitted.schema[item].first_code
     relevant = (
         coded(test)
         .group_by(user, maintain_order=True)
         .agg(
-            relevant=pl.col("item_code").filter(pl.col("item_code") > unknown),
-            relevant_unknown=(pl.col("item_code") <= unknown).sum().cast(pl.Int32),
+            relevant=pl.col("item_code").filter(pl.col("item_code") >= first),
+            relevant_unknown=(pl.col("item_code") < first).sum().cast(pl.Int32),
         )
     )
     frame = seen.join(relevant, on=user, how="left", maintain_order="left").with_columns(

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from falconet.batch import Batch, Feature, Ragged
+from falconet.batch import Batch, Feature, Ragged, as_ragged
 from falconet.errors import ColumnNotFoundError, DataError, SchemaError
 from falconet.schema import Column, Schema, Tag
 
@@ -58,7 +58,7 @@ class CandidateRows:
         length = [] if self.history is None else [LENGTH]
         made = [SCORE, SHARE, RANK, *length, POPULARITY, *(c.name + AFFINITY for c in self.bags)]
         self.schema = Schema((*self.user_columns, *self.item_columns, *map(_continuous, made)))
-        self._bags_N = {c.name: _as_ragged(items.features[c.name]) for c in self.bags}
+        self._bags_N = {c.name: as_ragged(items.features[c.name]) for c in self.bags}
 
     def rows(self, users: Batch, codes_RK: Tensor, scores_RK: Tensor) -> Batch:
         """R * K rows, those of the first user first.
@@ -108,7 +108,7 @@ class CandidateRows:
             return None
         if self.history.name not in users.features:
             raise ColumnNotFoundError.of(self.history.name, users.features, where="the batch of users")
-        codes = _as_ragged(users.features[self.history.name])
+        codes = as_ragged(users.features[self.history.name])
         if not len(self.codes_N):
             return Ragged(codes.values[:0].long(), torch.zeros_like(codes.offsets))
         found = torch.searchsorted(self.codes_N, codes.values.long()).clamp_(max=len(self.codes_N) - 1)
@@ -160,13 +160,3 @@ def _tensor(feature: Feature, name: str) -> Tensor:
 
 def _take(feature: Feature, rows: Tensor) -> Feature:
     return feature.take(rows) if isinstance(feature, Ragged) else feature[rows]
-
-
-def _as_ragged(feature: Feature) -> Ragged:
-    """Lists of one length as lists of any length, without their padding (code 0)."""
-    if isinstance(feature, Ragged):
-        return feature
-    there = feature != 0
-    offsets = torch.zeros(len(feature) + 1, dtype=torch.int64, device=feature.device)
-    torch.cumsum(there.sum(1), 0, out=offsets[1:])
-    return Ragged(feature[there], offsets)

@@ -1,0 +1,122 @@
+"""What models that are computed from all interactions at once have in common: no gradient, no epochs, one `fit`.
+
+Shapes: E interactions, U users, N codes of the catalogue, B rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from falconet.batch import Batch, Ragged, as_ragged
+from falconet.errors import DataError
+from falconet.models.base import Retriever, feature, history_of
+from falconet.nn.loss import full_softmax
+from falconet.schema import Schema
+
+
+@dataclass(frozen=True)
+class Interactions:
+    """Who took what in training: codes, int64 of [E] each. A pair that comes twice counts once, but for `counts`."""
+
+    users: Tensor
+    items: Tensor
+
+    def __post_init__(self) -> None:
+        if self.users.shape != self.items.shape or self.users.dim() != 1:
+            raise DataError(f"{tuple(self.users.shape)} users took {tuple(self.items.shape)} items")
+        for name in ("users", "items"):
+            codes = getattr(self, name)
+            if len(codes) and int(codes.min()) < 0:
+                raise DataError(f"the code {int(codes.min())} among the {name} of the interactions is negative")
+
+    @classmethod
+    def of_lists(cls, lists: Ragged) -> Interactions:
+        """From the items of one user after the other."""
+        return cls(lists.row_of_value(), lists.values.long())
+
+    def counts(self, cardinality: int) -> Tensor:
+        """How often every item was taken: int64 of [cardinality]. Raises DataError for a code beyond it."""
+        if len(self.items) and int(self.items.max()) >= cardinality:
+            raise DataError(f"an interaction has the item {int(self.items.max())}, there are {cardinality} codes")
+        return torch.bincount(self.items, minlength=cardinality)
+
+    def by_user(self) -> Ragged:
+        """The distinct items of each distinct user, both ascending."""
+        return _grouped(self.users, self.items)
+
+    def by_item(self, cardinality: int) -> Ragged:
+        """The places in `by_user` of the distinct users of every item code, ascending: `cardinality` lists."""
+        lists = self.by_user()
+        order = lists.values.argsort(stable=True)
+        lengths = torch.bincount(lists.values, minlength=cardinality)
+        return Ragged(lists.row_of_value()[order], F.pad(lengths.cumsum(0), (1, 0)))
+
+
+class ClosedForm(Retriever):
+    """A model that `fit` computes from all interactions of training at once. Its weights are buffers.
+
+    What it knows of a user is the history in the batch: strangers with a history are served like anybody else.
+    """
+
+    reads_history: ClassVar[bool] = True
+
+    def __init__(self, schema: Schema, config: Any) -> None:
+        super().__init__(schema, config)
+        if self.reads_history:
+            self.history = history_of(schema, self.item_column, type(self).__name__).name
+
+    def fit(self, interactions: Interactions) -> Self:
+        """Compute the weights, in place. Raises DataError where there is nothing to learn from."""
+        if not len(interactions.items):
+            raise DataError(f"{type(self).__name__} cannot be fitted: there are no interactions")
+        self.set_counts(interactions.counts(len(self.counts)))
+        self.solve(interactions)
+        return self
+
+    def solve(self, interactions: Interactions) -> None:
+        """What `fit` does once the items are counted: nothing, where the counts are all."""
+
+    def taken(self, batch: Batch) -> Ragged:
+        """The distinct items of every row's history, ascending."""
+        history = as_ragged(feature(batch, self.history))
+        found = _grouped(history.row_of_value(), history.values.long())
+        rows = torch.unique(history.row_of_value())
+        lengths = torch.zeros(batch.rows, dtype=torch.int64, device=rows.device).index_copy_(0, rows, found.lengths)
+        return Ragged(found.values, F.pad(lengths.cumsum(0), (1, 0)))
+
+    def scores(self, batch: Batch) -> Tensor:
+        """The score of every item code for every row: [B, N]."""
+        raise NotImplementedError
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Cross entropy of each row's item among the whole catalogue: to compare, not to train."""
+        return full_softmax(self.scores(batch), self.item_codes(batch), first=self.item_column.first_code)
+
+
+class ItemScorer(ClosedForm):
+    """A model without vectors, which scores the whole catalogue at once.
+
+    It is a retriever all the same: a user's vector holds the scores of all item codes, an item's is 1 at its code and
+    0 elsewhere. An index need not write these down (`retrieval.scores.ScoreIndex`).
+    """
+
+    def user(self, batch: Batch) -> Tensor:
+        return self.scores(batch)
+
+    def item(self, batch: Batch) -> Tensor:
+        return F.one_hot(self.item_codes(batch), len(self.counts)).float()
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.scores(batch).gather(1, self.item_codes(batch)[:, None]).squeeze(1)
+
+
+def _grouped(rows: Tensor, values: Tensor) -> Ragged:
+    """The distinct values of every distinct row, both ascending."""
+    pairs = torch.unique(torch.stack([rows, values]), dim=1) if len(rows) else torch.stack([rows, values])
+    lengths = torch.unique_consecutive(pairs[0], return_counts=True)[1]
+    return Ragged(pairs[1], F.pad(lengths.cumsum(0), (1, 0)))

@@ -1,0 +1,85 @@
+"""What models that read a history in order have in common.
+
+The state after t items, from none on, is what the next item is predicted from. A row with an item is one prediction:
+of that item, from the whole history. A row without is a whole sequence: every item of the history is predicted from
+those before it. Histories are cut to the last `length` items.
+
+Shapes: B rows, L places of the longest history, D width of a state, P predictions of all rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from falconet.batch import Batch, Feature, as_ragged
+from falconet.errors import ConfigError
+from falconet.models.base import Retriever, feature, history_of
+from falconet.nn.embedding import Tables
+from falconet.nn.item_loss import ItemLoss, ItemLossConfig
+from falconet.schema import Schema
+
+
+class SequenceModel(Retriever):
+    """A retriever whose user is the state after the last item of the history. One table serves input and output."""
+
+    def __init__(self, schema: Schema, config: Any, *, dim: int, length: int, objective: ItemLossConfig) -> None:
+        super().__init__(schema, config)
+        if dim < 1 or length < 1:
+            raise ConfigError(f"{type(self).__name__} dim={dim}, length={length}", hint="at least 1")
+        self.history = history_of(schema, self.item_column, type(self).__name__).name
+        self.length = length
+        self.items = Tables([schema[self.history]], dim)
+        self.start = nn.Parameter(torch.randn(dim) * 0.05)  # what stands before the first item
+        self.objective = ItemLoss(objective, self.item_column.first_code, dim)
+
+    def states(self, inputs_BLD: Tensor) -> Tensor:
+        """From the start's vector and those of the items, in order, to the states after each: [B, L, D].
+
+        A state must not depend on later places, some of which are filled up.
+        """
+        raise NotImplementedError
+
+    def user(self, batch: Batch) -> Tensor:
+        codes_BL, lengths_B = last(feature(batch, self.history), self.length)
+        states_BLD = self._read(codes_BL)
+        return states_BLD[torch.arange(len(codes_BL), device=codes_BL.device), lengths_B].float()
+
+    def item(self, batch: Batch) -> Tensor:
+        return self._vectors(self.item_codes(batch))
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Of a row with an item, of its prediction. Of one without, the sum over its items divided by `length`: so
+        every item counts alike."""
+        if self.item_column.name in batch.features:
+            own: Tensor = self.objective(self.user(batch), self.item_codes(batch), self._vectors, self.counts)
+            return own
+        codes_BL, lengths_B = last(feature(batch, self.history), self.length)
+        states_BLD = self._read(codes_BL)[:, : codes_BL.shape[1]]
+        there_BL = torch.arange(codes_BL.shape[1], device=codes_BL.device) < lengths_B[:, None]
+        losses_P = self.objective(states_BLD[there_BL], codes_BL[there_BL], self._vectors, self.counts)
+        row_P = there_BL.nonzero()[:, 0]
+        return torch.zeros(batch.rows, device=losses_P.device).index_add(0, row_P, losses_P) / self.length
+
+    def _read(self, codes_BL: Tensor) -> Tensor:
+        """The states after 0, 1, ... items: [B, L + 1, D]."""
+        start_B1D = self.start.expand(len(codes_BL), 1, -1)
+        return self.states(torch.cat([start_B1D, self._vectors(codes_BL)], dim=1))
+
+    def _vectors(self, codes: Tensor) -> Tensor:
+        return self.items.rows(self.history, codes)
+
+
+def last(history: Feature, length: int) -> tuple[Tensor, Tensor]:
+    """The last `length` codes of each list from the first place on, filled up with 0: [B, L], and how many: [B]."""
+    lists = as_ragged(history)
+    lengths_B = lists.lengths.clamp(max=length)
+    longest = int(lengths_B.max()) if len(lengths_B) else 0
+    place_L = torch.arange(longest, device=lengths_B.device)
+    there_BL = place_L < lengths_B[:, None]
+    codes_BL = torch.zeros(there_BL.shape, dtype=torch.int64, device=lengths_B.device)
+    source_BL = (lists.offsets[1:] - lengths_B)[:, None] + place_L
+    codes_BL[there_BL] = lists.values[source_BL[there_BL]].long()
+    return codes_BL, lengths_B

@@ -13,9 +13,8 @@ from falconet.batch import Batch
 from falconet.errors import ConfigError, DataError
 from falconet.metrics.binary import BinaryMetrics
 from falconet.train.parallel import share_batchnorm
-from falconet.train.schedule import factor
 from falconet.train.trainer import TrainConfig, Trainer
-from train.workers import SGD, Each, Line, Net, Rows, config, line_batch, loader, net, same, weights
+from train.workers import SGD, Each, Line, Net, Rows, Worse, config, line_batch, loader, net, same, weights
 
 
 def test_a_step_follows_the_mean_over_the_rows() -> None:
@@ -129,19 +128,7 @@ def test_training_leaves_the_callers_random_numbers_alone(data: Path) -> None:
     assert not torch.equal(before, state)
 
 
-def test_the_rate_rises_then_falls() -> None:
-    assert [round(factor("cosine", step, 6, 2), 4) for step in range(6)] == [0.5, 1.0, 1.0, 0.8536, 0.5, 0.1464]
-    assert [factor("constant", step, 4, 2) for step in range(4)] == [0.5, 1.0, 1.0, 1.0]
-
-
 def test_patience_ends_a_run_and_the_best_weights_stay(data: Path, held_out: Path, tmp_path: Path) -> None:
-    class Worse(BinaryMetrics):
-        calls = 0
-
-        def finish(self, state: dict[str, Tensor]) -> dict[str, float]:
-            self.calls += 1
-            return {"auc": 1 / self.calls}
-
     model = net()
     patient = config(epochs=9, patience=2, monitor="auc")
     result = Trainer(patient, tmp_path / "run").fit(model, loader(data), loader(held_out), metrics=Worse())

@@ -225,6 +225,16 @@ def train_wide(share: str | None) -> tuple[dict[str, Tensor], float]:
     return weights(model), float(result.metrics["loss"])
 
 
+class Worse(BinaryMetrics):
+    """A metric that is worse each time."""
+
+    calls = 0
+
+    def finish(self, state: dict[str, Tensor]) -> dict[str, float]:
+        self.calls += 1
+        return {"auc": 1 / self.calls}
+
+
 class OneSided(BinaryMetrics):
     """A metric that falls on rank 0 and rises elsewhere."""
 

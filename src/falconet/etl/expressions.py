@@ -23,15 +23,15 @@ HERE = "__column__"
 """What stands for the operator's own column in the expression of a LambdaOp."""
 
 _NODES = {"Column", "Literal", "BinaryExpr", "Cast", "Ternary", "Function", "Alias", "Eval"}
-_IN_LISTS = {"Agg", "Filter", "Sort", "SortBy", "Slice"}  # inside `list.eval` the rows are one row's elements
+IN_LISTS = ("Agg", "Filter", "Sort", "SortBy", "Slice")  # inside `list.eval` the rows are one row's elements
 _FAMILIES = {"StringExpr", "ListExpr", "ArrayExpr", "TemporalExpr", "Boolean", "Pow", "Trigonometry", "Bitwise"}
 _FUNCTIONS = {
     "Abs", "Atan2", "Cbrt", "Ceil", "Clip", "Coalesce", "Cosh", "Cot", "Cut", "Degrees", "Exp", "Expm1", "FillNull",
     "Floor", "Hypot", "Log", "Log1p", "MaxHorizontal", "MeanHorizontal", "MinHorizontal", "Negate", "Radians",
     "Replace", "ReplaceStrict", "Round", "RoundSF", "Sign", "Sqrt", "SumHorizontal", "Truncate",
 }  # fmt: skip
-_WHOLE_COLUMN = {"Any", "All", "AllHorizontalAgg", "IsDuplicated", "IsFirstDistinct", "IsLastDistinct", "IsUnique"}
-_WHOLE_COLUMN |= {"ConcatVertical", "HasNulls", "IsEmpty", "IsSorted", "And", "Or", "Xor"}  # bits of all rows
+WHOLE_COLUMN = {"Any", "All", "AllHorizontalAgg", "IsDuplicated", "IsFirstDistinct", "IsLastDistinct", "IsUnique"}
+WHOLE_COLUMN |= {"ConcatVertical", "HasNulls", "IsEmpty", "IsSorted", "And", "Or", "Xor"}  # bits of all rows
 _TAKES_SETS = {"IsIn", "Replace", "ReplaceStrict", "ContainsAny", "ExtractMany", "FindMany", "ReplaceMany"}
 """Functions whose second and third argument may be a series: values to look for, not one for each row."""
 _REASONS = {
@@ -84,15 +84,15 @@ def walk(tree: Tree, *, in_list: bool = False) -> None:
     if not isinstance(tree, dict) or len(tree) != 1:
         raise ForbiddenError(f"`{str(tree)[:60]}` is no known node")
     ((kind, body),) = tree.items()
-    allowed = _NODES | _IN_LISTS if in_list else _NODES
+    allowed = _NODES.union(IN_LISTS) if in_list else _NODES
     if kind not in allowed:
         raise ForbiddenError(f"`{kind}`: {_REASONS.get(kind, 'it is not a plain function of the row')}")
     if kind == "Literal":
         if "Series" in body:
             raise ForbiddenError("a series beside the column has a value for each row of one frame only")
-        if any(value is None for value in _named(body, ("Float", "Float32", "Float64"))):
+        if any(value is None for value in named(body, ("Float", "Float32", "Float64"))):
             raise ForbiddenError("a literal NaN or infinity cannot be saved")
-        if any(True for _ in _named(body, ("Object",))):
+        if any(True for _ in named(body, ("Object",))):
             raise ForbiddenError("a literal Python object cannot be saved")
         return
     if kind == "Column":
@@ -113,27 +113,34 @@ def walk(tree: Tree, *, in_list: bool = False) -> None:
     if kind == "Alias":
         walk(body[0], in_list=in_list)
         return
-    for child in _children(body):
+    for child in children(body):
         walk(child, in_list=in_list)
 
 
 def _walk_function(body: Tree, *, in_list: bool) -> None:
-    function = body["function"]
-    name = member = function if isinstance(function, str) else next(iter(function))
+    name, member = function_of(body)
     if name in _FAMILIES:
-        inner = function[name]
-        member = inner if isinstance(inner, str) else next(iter(inner))
         if member == "Sample":
             raise ForbiddenError("`Sample` gives other values each time")
-        if member in _WHOLE_COLUMN and not in_list:
+        if member in WHOLE_COLUMN and not in_list:
             raise ForbiddenError(f"`{member}`: {_REASONS['Agg']}")
-        if member == "Strptime" and None in _named(inner, ("format",)):
+        if member == "Strptime" and None in named(body["function"], ("format",)):
             raise ForbiddenError("`Strptime` without a format guesses it from the first row")
     elif name not in _FUNCTIONS:
         raise ForbiddenError(f"`{name}`: {_REASONS.get(name, 'it is not a plain function of the row')}")
     for place, child in enumerate(body["input"]):
         if not (place in (1, 2) and member in _TAKES_SETS and _is_series(child)):
             walk(child, in_list=in_list)
+
+
+def function_of(body: Tree) -> tuple[str, str]:
+    """The family and the name of a function; the two are one where it belongs to none."""
+    function = body["function"]
+    name: str = function if isinstance(function, str) else next(iter(function))
+    if name not in _FAMILIES:
+        return name, name
+    inner = function[name]
+    return name, inner if isinstance(inner, str) else next(iter(inner))
 
 
 def values_of(tree: Tree) -> pl.Series | None:
@@ -148,20 +155,22 @@ def _is_series(tree: Tree) -> bool:
     return isinstance(tree, dict) and set(tree) == {"Literal"} and set(tree["Literal"]) == {"Series"}
 
 
-def _children(body: Tree) -> Iterator[Tree]:
+def children(body: Tree) -> Iterator[Tree]:
     """The expressions below a node; settings (operators, types) are skipped."""
     settings = {"op", "dtype", "options", "sort_options"}
     if isinstance(body, list):
         for item in body:
-            yield from _children(item) if not _is_node(item) else (item,)
+            yield from children(item) if not _is_node(item) else (item,)
+        return
+    if not isinstance(body, dict):
         return
     for key, value in body.items():
         if key in settings:
             continue
         if _is_node(value):
             yield value
-        elif isinstance(value, (dict, list)):
-            yield from _children(value)
+        else:
+            yield from children(value)
 
 
 def _is_node(value: Tree) -> bool:
@@ -170,15 +179,16 @@ def _is_node(value: Tree) -> bool:
     return isinstance(value, dict) and len(value) == 1 and next(iter(value))[:1].isupper()
 
 
-def _named(tree: Tree, names: tuple[str, ...]) -> Iterator[Any]:
+def named(tree: Tree, names: tuple[str, ...]) -> Iterator[Any]:
+    """What stands under these keys, anywhere in a tree."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             if key in names:
                 yield value
-            yield from _named(value, names)
+            yield from named(value, names)
     elif isinstance(tree, list) and not (tree and isinstance(tree[0], int)):  # bytes of an Arrow series
         for value in tree:
-            yield from _named(value, names)
+            yield from named(value, names)
 
 
 def substitute(tree: Tree, names: Mapping[str, Tree]) -> Tree:
@@ -192,7 +202,7 @@ def substitute(tree: Tree, names: Mapping[str, Tree]) -> Tree:
 
 def columns_of(tree: Tree) -> tuple[str, ...]:
     """The names of the columns an expression reads, in order of appearance."""
-    found = [name for name in _named(tree, ("Column",)) if isinstance(name, str)]
+    found = [name for name in named(tree, ("Column",)) if isinstance(name, str)]
     return tuple(dict.fromkeys(found))
 
 

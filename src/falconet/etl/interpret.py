@@ -85,6 +85,8 @@ class _Compiler:
         if own == dtype:
             return run
         whole = own.is_integer() or own == pl.Boolean
+        if own.is_integer() and dtype.is_integer() and not _within(bounds(own), bounds(dtype)):
+            raise _UnknownError  # constants that a `when` chooses: Polars gives them the type of what they meet
         if whole and dtype.is_integer():
             return _known(int, run) if own == pl.Boolean else run
         if dtype == pl.Float64 and whole:
@@ -109,29 +111,9 @@ class _Compiler:
         dtype = self._type(tree)
         if not _reckons(dtype):
             raise _UnknownError
-        if name == "TrueDivide":
-            if not expressions.columns_of(left) and self._type(right) == pl.Float32:
-                raise _UnknownError  # what surrounds it may be reckoned in another type than its own
-            return self._divided(left, right, dtype)
         if name not in _ARITHMETIC or (dtype.is_float() and name in ("FloorDivide", "Modulus")):
             raise _UnknownError
-        a, b = self._as(left, dtype), self._as(right, dtype)
-        if dtype.is_float() and name in ("Plus", "Minus"):  # Polars adds no constant zero, which keeps minus zeros
-            if self._is_zero(right, dtype):
-                return a
-            if self._is_zero(left, dtype):
-                return b if name == "Plus" else _known(operator.neg, b)
-        return _both(_held(_ARITHMETIC[name], dtype), a, b)
-
-    def _is_zero(self, tree: Tree, dtype: pl.DataType) -> bool:
-        return not expressions.columns_of(tree) and self._as(tree, dtype)({}) == 0
-
-    def _divided(self, left: Tree, right: Tree, dtype: pl.DataType) -> Run:
-        if expressions.columns_of(right):
-            return _both(_held(_divide, dtype), self._as(left, dtype), self._as(right, dtype))
-        divisor = self._as(right, dtype)({})
-        share = None if divisor is None else _held(_divide, dtype)(1.0, divisor)  # as Polars divides by a constant
-        return _both(_held(operator.mul, dtype), self._as(left, dtype), _constant(share))
+        return _both(_held(_ARITHMETIC[name], dtype), self._as(left, dtype), self._as(right, dtype))
 
     def _cast(self, tree: Tree, body: Tree) -> Run:
         own, dtype, run = self._type(body["expr"]), self._type(tree), self.run(body["expr"])
@@ -212,6 +194,10 @@ class _Compiler:
             high = self._binary({}, "LtEq" if closed in ("Both", "Right") else "Lt", inputs[0], inputs[2])
             return _and(low, high)
         raise _UnknownError
+
+
+def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def _reckons(dtype: pl.DataType) -> bool:
@@ -338,6 +324,7 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "Plus": operator.add,
     "Minus": operator.sub,
     "Multiply": operator.mul,
+    "TrueDivide": _divide,
     "FloorDivide": lambda a, b: a // b if b else None,
     "Modulus": lambda a, b: a % b if b else None,
 }

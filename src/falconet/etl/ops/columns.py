@@ -16,6 +16,7 @@ from falconet.etl.interpret import plain_form
 from falconet.etl.op import OPS, FrameOp, Group, freeze
 from falconet.etl.rowwise import OnRow, Row
 from falconet.etl.selector import Node, names_of
+from falconet.etl.steady import steady
 from falconet.etl.types import column_of, polars_type
 from falconet.schema import Column, Tag
 
@@ -29,7 +30,8 @@ class LambdaOp(FrameOp):
     `dependency` says where they come from if they are columns of another node, and limits what may be read. `dtype` is
     the type of the result ("float32", pl.Float32; of the elements of lists), `tags` and `properties` what the schema
     says of it, `label` the operator's name in messages. The function must be elementwise: no sums, no shifts, no Python
-    functions inside. Nulls and lists: whatever the expression does.
+    functions inside. Nulls and lists: whatever the expression does. Floats are divided one by one, not multiplied with
+    one over a constant, so that a value never depends on the rows beside it.
 
     >>> print(LambdaOp(lambda col: (col > 3).cast(pl.Int8)).f)
     [(col("__column__")) > (dyn int: 3)].strict_cast(Int8)
@@ -81,7 +83,8 @@ class LambdaOp(FrameOp):
 
     def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
         types = frame.select(*columns, *(name for name in self._beside if name not in columns)).collect_schema()
-        return frame.with_columns(self._expr(name, types).alias(name) for name in columns)
+        trees = {name: steady(self._tree(name), types, where=f"`{self.title}` on `{name}`") for name in columns}
+        return frame.with_columns(self._typed(tree, types).alias(name) for name, tree in trees.items())
 
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
         return {name: self._described(column) for name, column in outputs.items()}
@@ -95,8 +98,8 @@ class LambdaOp(FrameOp):
 
     def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow | None:
         types = {name: polars_type(column) for name, column in columns.items()}
-        found = {name: plain_form(expressions.to_tree(self._expr(name, types)), types) for name in names}
-        made = [(name, run) for name, run in found.items() if run is not None]
+        trees = {name: expressions.to_tree(self._typed(self._tree(name), types)) for name in names}
+        made = [(name, run) for name, tree in trees.items() if (run := plain_form(tree, types)) is not None]
         if len(made) != len(names):
             return None
 
@@ -108,15 +111,18 @@ class LambdaOp(FrameOp):
 
         return apply
 
-    def _expr(self, name: str, types: Mapping[str, pl.DataType]) -> pl.Expr:
-        """The expression of a column among columns of these types."""
-        tree = expressions.substitute(self.tree, {expressions.HERE: {"Column": name}})
+    def _tree(self, name: str) -> expressions.Tree:
+        """The expression of a column."""
+        return expressions.substitute(self.tree, {expressions.HERE: {"Column": name}})
+
+    def _typed(self, tree: expressions.Tree, types: Mapping[str, pl.DataType]) -> pl.Expr:
+        """An expression of columns of these types, and of the type that was asked for."""
         made = expressions.from_tree(tree)
         found = expressions.type_made(made, types)
         if self.dtype is None:
-            claimed = pl.LazyFrame(schema=dict(types)).select(made.alias(name)).collect_schema()[name]
+            claimed = pl.LazyFrame(schema=dict(types)).select(made.alias("made")).collect_schema()["made"]
             return made if found == claimed else made.cast(found)
-        return made.cast(polars_type(Column(name=name, dtype=self.dtype, list=column_of(name, found).list)))
+        return made.cast(polars_type(Column(name="made", dtype=self.dtype, list=column_of("made", found).list)))
 
 
 def _of_row(f: Any) -> Any:

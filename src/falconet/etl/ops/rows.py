@@ -13,6 +13,7 @@ from falconet.etl import expressions
 from falconet.etl.interpret import plain_form
 from falconet.etl.op import OPS, FrameOp, Group, Rows, freeze
 from falconet.etl.rowwise import OnRow, Row
+from falconet.etl.steady import steady
 from falconet.etl.types import polars_type
 from falconet.schema import Column
 
@@ -49,8 +50,8 @@ class Filter(FrameOp):
         return expressions.columns_of(self.tree)
 
     def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
-        assert isinstance(self.f, pl.Expr)
-        return frame.filter(self.f)
+        types = frame.select(expressions.columns_of(self.tree)).collect_schema()
+        return frame.filter(expressions.from_tree(steady(self.tree, types, where="`Filter`")))
 
     def on_row(self, names: Group, columns: Mapping[str, Column]) -> OnRow | None:
         run = plain_form(self.tree, {name: polars_type(column) for name, column in columns.items()})

@@ -16,10 +16,11 @@ import polars as pl
 from falconet.errors import SchemaError
 from falconet.etl.op import FrameOp, Group, StatOp
 from falconet.etl.rowwise import OnRow
-from falconet.etl.table import matching, one_value, one_zero
+from falconet.etl.table import canonical, matching, one_value
 from falconet.schema import Column, Tag
 
 PART = "part"
+_COMPARED = (pl.String, pl.Boolean, pl.Binary, pl.Null)
 _SIDES = {Tag.USER, Tag.ITEM, Tag.SESSION, Tag.CONTEXT}
 
 
@@ -103,8 +104,11 @@ def by_key(frame: pl.LazyFrame, columns: Sequence[str], where: str, **others: pl
     """
     one_value(frame, columns, where)
     types = frame.select(columns).collect_schema()
+    for name, dtype in types.items():
+        if not (dtype.is_integer() or dtype.is_float() or dtype.is_temporal() or dtype in _COMPARED):
+            raise SchemaError(f"{where} needs keys that can be compared, `{name}` is {dtype}", hint="cast it")
     keys = [
-        _widest(name, dtype, where).alias(key)
+        canonical(pl.col(name), dtype).alias(key)
         for (name, dtype), key in zip(types.items(), key_names(columns), strict=True)
     ]
     return frame.select(*keys, **others)
@@ -131,14 +135,3 @@ def bundle(states: Sequence[pl.LazyFrame], by: Sequence[str] = ()) -> pl.LazyFra
 def part_of(state: pl.DataFrame, part: int, columns: Sequence[str]) -> pl.DataFrame:
     """One of the states of a bundle: the columns that it has."""
     return state.filter(pl.col(PART) == part).select(columns)
-
-
-def _widest(name: str, dtype: pl.DataType, where: str) -> pl.Expr:
-    x = pl.col(name)
-    if dtype.is_integer():
-        return x if dtype == pl.UInt64 else x.cast(pl.Int64)
-    if dtype.is_float():
-        return one_zero(x.cast(pl.Float64).fill_nan(None))
-    if dtype.is_temporal() or dtype in (pl.String, pl.Boolean, pl.Binary, pl.Null):
-        return x
-    raise SchemaError(f"{where} needs keys that can be compared, `{name}` is {dtype}", hint="cast it")

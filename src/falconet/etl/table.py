@@ -66,6 +66,15 @@ def one_zero(x: pl.Expr) -> pl.Expr:
     return pl.when(x == 0).then(0.0).otherwise(x)
 
 
+def canonical(x: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """Values as a key or a vocabulary keeps them, so that those of narrower types meet: integers as Int64 (UInt64 as it
+    is), floats as Float64 with null for NaN and one zero; other types as they are.
+    """
+    if dtype.is_integer():
+        return x if dtype == pl.UInt64 else x.cast(pl.Int64)
+    return one_zero(x.cast(pl.Float64).fill_nan(None)) if dtype.is_float() else x
+
+
 def matching(x: pl.Expr, given: pl.DataType, known: pl.DataType, name: str) -> pl.Expr:
     """`x` of type `given` as values of type `known`, null where there is no equal one.
 

@@ -193,6 +193,17 @@ def test_floats_at_fit_and_integers_at_transform() -> None:
     assert fitted.transform(pl.DataFrame({"x": [1, 0, 7]}))["x"].to_list() == [3, 4, 2]
 
 
+@pytest.mark.parametrize("zeros", [[-0.0, 0.0], [0.0, -0.0], [-0.0, -0.0]])
+def test_both_zeros_are_one_value_whichever_came_first(zeros: list[float]) -> None:
+    for node, frame in (
+        (["x"], pl.DataFrame({"x": zeros})),
+        (["x"], pl.DataFrame({"x": [zeros]})),
+        ([["x", "y"]], pl.DataFrame({"x": zeros[:1], "y": zeros[1:]})),
+    ):
+        value = fit(node >> ops.Categorify(), frame).vocabulary("x")["value"]
+        assert [str(x) for x in value] == ["0.0"]
+
+
 def test_strings_for_numbers_are_refused_before_data_is_read() -> None:
     fitted = fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(pl.DataFrame({"x": [1, 2]})))
     with pytest.raises(SchemaError, match="no value could be equal"):

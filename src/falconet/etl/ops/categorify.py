@@ -14,7 +14,7 @@ from falconet.etl.categories import Categories, ColumnCategories, CombinedCatego
 from falconet.etl.codes import FIRST, by_count, code_type
 from falconet.etl.names import repeated
 from falconet.etl.op import OPS, Group, Op, StatOp, freeze
-from falconet.etl.table import as_frame, flatten, one_value, plain
+from falconet.etl.table import as_frame, canonical, flatten, one_value, plain
 from falconet.etl.types import element
 
 _SIZE, _PLACE, _SINCE = "_size", "_place", "_since_"
@@ -153,18 +153,21 @@ class Categorify(StatOp):
         if self.encode_type == "combo" and len(group) > 1:
             one_value(frame, group, "a combination of Categorify")
             keys = list(group)
-            values = frame.select(_widest(pl.col(name), types[name]) for name in group)
+            values = frame.select(_value(pl.col(name), types[name]).alias(name) for name in group)
             values = values.filter(pl.any_horizontal(pl.all().is_not_null()))
         else:
             self._check_types(types)
             keys = [domain]
-            flat = [flatten(pl.col(name), types[name]).alias(domain) for name in group]
+            flat = [flatten(pl.col(name), types[name]) for name in group]
             if len(group) == 1 and _family(types[group[0]]) == "integer":  # narrow keys are counted faster
                 counts = (
-                    frame.select(*flat).drop_nulls().group_by(domain).agg(pl.len().cast(pl.Int64).alias(domain + _SIZE))
+                    frame.select(flat[0].alias(domain))
+                    .drop_nulls()
+                    .group_by(domain)
+                    .agg(pl.len().cast(pl.Int64).alias(domain + _SIZE))
                 )
-                return counts.with_columns(_widest(pl.col(domain), element(types[group[0]]))).sort(domain)
-            flat = [_widest(x, types[name]) for x, name in zip(flat, group, strict=True)]
+                return counts.with_columns(_value(pl.col(domain), types[group[0]])).sort(domain)
+            flat = [_value(x, types[name]).alias(domain) for x, name in zip(flat, group, strict=True)]
             values = pl.concat([frame.select(x) for x in flat], how="vertical_relaxed").drop_nulls()
         return values.group_by(keys).agg(pl.len().cast(pl.Int64).alias(domain + _SIZE)).sort(keys)
 
@@ -177,9 +180,8 @@ class Categorify(StatOp):
         if isinstance(dtype, pl.Array):
             frame = frame.with_columns(pl.col(name).arr.to_list())
         values = frame.explode(name) if dtype.is_nested() else frame
-        inner = element(dtype)
-        counted = values.select(_widest(pl.col(name), inner), pl.col(count).alias(name + _SIZE)).drop_nulls(name)
-        return counted.group_by(name).agg(pl.col(name + _SIZE).sum()).sort(name)
+        counted = values.select(_value(pl.col(name), dtype).alias(name), pl.col(count).alias(name + _SIZE))
+        return counted.drop_nulls(name).group_by(name).agg(pl.col(name + _SIZE).sum()).sort(name)
 
     def _check_types(self, types: pl.Schema) -> None:
         """Raise SchemaError where values of one vocabulary could not be equal."""
@@ -363,7 +365,7 @@ def _vocabulary(name: str, given: Any) -> pl.DataFrame:
             hint="values of one type: a list, a series, a frame or a Parquet file",
         ) from error
     flat = plain(values.to_frame().lazy())
-    known = flat.select(_widest(pl.col("value"), flat.collect_schema()["value"])).drop_nulls().collect()
+    known = flat.select(_value(pl.col("value"), flat.collect_schema()["value"]).alias("value")).drop_nulls().collect()
     twice = known.filter(pl.col("value").is_duplicated())
     if len(twice):
         raise ConfigError(f"{where} has {twice['value'][0]!r} more than once", hint="each value has one code")
@@ -371,19 +373,13 @@ def _vocabulary(name: str, given: Any) -> pl.DataFrame:
 
 
 def _family(dtype: pl.DataType) -> str:
-    inner = dtype.inner if isinstance(dtype, (pl.List, pl.Array)) else dtype
-    kind = inner if isinstance(inner, pl.DataType) else inner()
+    kind = element(dtype)
     return "integer" if kind.is_integer() else "float" if kind.is_float() else str(kind)
 
 
-def _widest(x: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """Integers as Int64 (or UInt64), floats as Float64, so that files of other widths meet; NaN is null."""
-    family = _family(dtype)
-    inner = dtype.inner if isinstance(dtype, (pl.List, pl.Array)) else dtype
-    if family == "integer":
-        return x if inner == pl.UInt64 else x.cast(pl.Int64)
-    if family == "float":
-        return x.cast(pl.Float64).fill_nan(None)
-    if inner in (pl.Boolean, pl.String, pl.Null) or (isinstance(inner, pl.DataType) and inner.is_temporal()):
-        return x
-    raise SchemaError(f"Categorify cannot code values of type {inner}", hint="strings, numbers, Booleans and times")
+def _value(x: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """Values (elements, for lists) as the vocabulary has them. Raises SchemaError for types that have no code."""
+    kind = element(dtype)
+    if not (kind.is_integer() or kind.is_float() or kind.is_temporal() or kind in (pl.Boolean, pl.String, pl.Null)):
+        raise SchemaError(f"Categorify cannot code values of type {kind}", hint="strings, numbers, Booleans and times")
+    return canonical(x, kind)

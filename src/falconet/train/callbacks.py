@@ -41,8 +41,8 @@ class Callback:
 class Callbacks:
     """The callbacks of this process, whose errors are raised where all processes know of them.
 
-    One that is alone raises at once. Among several it would leave the others waiting, so `failed` goes to them with the
-    next figures that all add up, and each then calls `check`; until then no callback is called.
+    One that raised at once would leave the others waiting. So `failed` goes to them with the next figures that all add
+    up, and each then calls `check`; until then no callback is called.
     """
 
     def __init__(self, callbacks: Sequence[Callback], runtime: Runtime) -> None:
@@ -67,6 +67,8 @@ class Callbacks:
 
     def step(self, step: int, figures: Mapping[str, float]) -> None:
         self._each(lambda callback: callback.step(step, figures))
+        if self._runtime.world == 1:
+            self.check(self.failed)
 
     def epoch(self, epoch: int, figures: Mapping[str, Any]) -> bool:
         """Whether one of this process's ends the training."""
@@ -100,8 +102,6 @@ class Callbacks:
             return []
         try:
             return [call(callback) for callback in self._mine]
-        except Exception as error:
-            if self._runtime.world == 1:
-                raise
+        except Exception as error:  # noqa: BLE001 - `check` raises it
             self._error = error
             return []

@@ -139,6 +139,13 @@ class Loader:
         return self._plan.rows
 
     @property
+    def bytes(self) -> int:
+        """Bytes of the columns that a process has to keep, as tensors."""
+        rank, world = self._place()
+        lanes = self._plan.lanes_of(rank, world) if self._plan.lanes % world == 0 else range(self._plan.lanes)
+        return self._source.bytes(self._plan.groups_of(lanes))
+
+    @property
     def batch_size(self) -> int:
         """Rows of a global batch."""
         return self._plan.batch_size
@@ -168,7 +175,7 @@ class Loader:
         """
         if rank == 0 and self._memory == "auto" and not self._told:
             self._told = True
-            note(f"`{self.path}`: {in_words(self.rows, self._need(), self._choice, self._device)}")
+            note(f"`{self.path}`: {in_words(self.rows, self.bytes, self._choice, self._device)}")
         if start < 0:
             raise ConfigError(f"`start` must be a step, not {start}")
         made = self.make(epoch, range(start, len(self)), rank, world)
@@ -283,17 +290,11 @@ class Loader:
     def _place(self) -> tuple[int, int]:
         return (self._runtime.rank, self._runtime.world) if self._runtime else Runtime.peek()
 
-    def _need(self) -> int:
-        """Bytes of the columns of one process, if it keeps them."""
-        rank, world = self._place()
-        lanes = self._plan.lanes_of(rank, world) if self._plan.lanes % world == 0 else range(self._plan.lanes)
-        return self._source.bytes(self._plan.groups_of(lanes))
-
     def _choose(self) -> Choice:
         if self._memory != "auto":
             return Choice(self._memory, 0)
         local = self._runtime.local_world if self._runtime else read_place(os.environ).local_world
-        return choose(self._need(), self._device, self._budget, local * self._workers)
+        return choose(self.bytes, self._device, self._budget, local * self._workers)
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process keeps its own columns."""

@@ -62,7 +62,7 @@ def test_the_loss_of_a_row_is_the_weighted_sum_over_its_tasks(kind: type[MultiTa
     assert set(found) == {"label", "stars", "liked.it"}
     entropy = F.binary_cross_entropy_with_logits
     want = (
-        2.0 * batch.features["trust"] * entropy(found["label"], batch.targets["label"], reduction="none")  # type: ignore[operator]
+        2.0 * batch.features["trust"] * entropy(found["label"], batch.targets["label"], reduction="none")
         + 0.25 * (found["stars"] - batch.targets["stars"]) ** 2
         + entropy(found["liked.it"], batch.targets["liked.it"], reduction="none")
     )
@@ -152,7 +152,7 @@ class TestGates:
         x = model.inputs(batch)
         seen = model.represent(batch)
         for task, key in (("label", "task_label"), ("liked.it", "task_liked%2Eit")):
-            shares = torch.softmax(model.gates[key].linear(x), 1)  # type: ignore[union-attr, operator]
+            shares = torch.softmax(model.gates[key].linear(x), 1)
             want = sum((shares[:, e : e + 1] * expert(x) for e, expert in enumerate(model.experts)), torch.zeros(24, 8))
             torch.testing.assert_close(seen[task], want)
         assert not torch.equal(seen["label"], seen["stars"])

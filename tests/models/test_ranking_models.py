@@ -125,7 +125,7 @@ class TestDIN:
         things = model.inputs.tables.weight("item")[[3, 4]]
         for row, candidate in enumerate(vectors):
             both = torch.stack([candidate, candidate])
-            weights = attention.unit(torch.cat([things, both, things - both, things * both], 1))  # type: ignore[union-attr, operator]
+            weights = attention.unit(torch.cat([things, both, things - both, things * both], 1))
             want = model.layers(torch.cat([(weights * things).sum(0), candidate]).unsqueeze(0)).squeeze()
             torch.testing.assert_close(model(batch)[row], want)
         empty = model.layers(torch.cat([torch.zeros(4), vectors[0]]).unsqueeze(0)).squeeze()

@@ -247,6 +247,10 @@ class StatOp(Op):
         """
         return ()
 
+    def is_given(self, group: Group) -> bool:
+        """Whether the settings say all there is to know of a group, so that its fit needs no rows."""
+        return False
+
     @property
     def learns(self) -> tuple[str | Node, ...]:
         """What only the fit reads beside the selected columns, such as a target: names and nodes as in `also`."""

@@ -400,8 +400,11 @@ class _Collect:
 
 
 def _check_rows(plan: Plan, dataset: Dataset) -> None:
-    if dataset.rows == 0 and any(isinstance(step.op, StatOp) for step in plan.steps):
-        raise DataError("cannot fit on no rows", hint="the data set has no row to learn from")
+    if dataset.rows:
+        return
+    for step in plan.steps:
+        if isinstance(step.op, StatOp) and not all(step.op.is_given(group) for group in step.states):
+            raise DataError(f"cannot fit on no rows: {where(step)} learns from them", hint="the data set is empty")
 
 
 def describe_data(dataset: Dataset) -> dict[str, Column]:

@@ -13,7 +13,7 @@ from sklearn.preprocessing import KBinsDiscretizer
 
 import falconet as fl
 from falconet import ops
-from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
+from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.schema import Column
 from falconet.testing.contracts import StatOpContract
 
@@ -97,6 +97,15 @@ def test_equal_quantiles_count_once_and_no_values_have_one_bucket() -> None:
     assert fitted.transform(frame)["x"].to_list() == [3, 3, 3, 3, 3]
     assert [column.cardinality for column in fitted.schema] == [4, 3]
     assert fitted.transform(pl.DataFrame({"x": [0], "nothing": [7.0]})).row(0) == (2, 2)
+
+
+def test_given_boundaries_need_no_rows() -> None:
+    frame = pl.DataFrame({"x": [0.5, 7.0, None], "l": [[1], [], None]})
+    node = ["x", "l"] >> ops.Bucketize({"x": [1.0], "l": [0]})
+    fitted = fl.Workflow(node).fit(fl.Dataset(frame.head(0)))
+    assert fitted.transform(frame).to_dict(as_series=False) == {"x": [2, 3, 1], "l": [[3], [], [1]]}
+    with pytest.raises(DataError, match="cannot fit on no rows: `Bucketize` on `x`, `l` learns from them"):
+        fl.Workflow(["x", "l"] >> ops.Bucketize({"x": [1.0], "l": 2})).fit(fl.Dataset(frame.head(0)))
 
 
 def test_a_grown_fit_has_the_quantiles_of_all_data() -> None:

@@ -143,8 +143,11 @@ def test_an_all_null_column_has_the_three_reserved_codes() -> None:
 
 
 def test_fitting_on_no_rows_is_refused() -> None:
-    with pytest.raises(DataError, match="cannot fit on no rows"):
-        fl.Workflow(["x"] >> ops.Categorify()).fit(fl.Dataset(pl.DataFrame({"x": []}, schema={"x": pl.String})))
+    data = fl.Dataset(pl.DataFrame({"x": []}, schema={"x": pl.String}))
+    with pytest.raises(DataError, match="cannot fit on no rows: `Categorify` on `x`"):
+        fl.Workflow(["x"] >> ops.Categorify()).fit(data)
+    given = fl.Workflow(["x"] >> ops.Categorify(vocabs={"x": ["b", "a"]})).fit(data)
+    assert given.transform(pl.DataFrame({"x": ["a", "b", "c", None]}))["x"].to_list() == [4, 3, 2, 1]
 
 
 def test_the_index_of_a_pandas_frame_changes_nothing() -> None:

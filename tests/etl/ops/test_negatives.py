@@ -183,6 +183,7 @@ def test_reserved_codes_are_never_drawn() -> None:
     got = fitted.transform(train)
     assert set(got.filter(pl.col("label") == 0)["item"]) == {3, 4}
     assert got.filter(pl.col("label") == 1)["item"].to_list() == [3, 4, 3, 4, 2]
+    assert got.filter(pl.col("user") == 5)["label"].to_list() == [1.0]
     assert fitted.schema["item"].cardinality == 5
     assert fitted.schema["label"].tags == {"target", "binary"}
 
@@ -191,6 +192,15 @@ def test_codes_need_to_say_which_are_reserved() -> None:
     node = ["user", ["item"] >> ops.Categorify()] >> ops.NegativeSamples(user="user", item="item")
     with pytest.raises(ConfigError, match=r"reserved=0, but codes of `item` below 3 are no items(.|\n)*reserved=3"):
         fl.Workflow(node).fit(fl.Dataset(EVENTS))
+    hashed = ["user", ["item"] >> ops.HashBucket(9)] >> ops.NegativeSamples(user="user", item="item", reserved=1)
+    with pytest.raises(ConfigError, match=r"reserved=1, but codes of `item` below 2 are no items(.|\n)*reserved=2"):
+        fl.Workflow(hashed).fit(fl.Dataset(EVENTS))
+
+
+def test_codes_that_stand_for_no_item_are_neither_drawn_nor_get_samples() -> None:
+    codes = pl.DataFrame({"user": [1, 2, 3, 4, 5, 6], "item": [1, 2, 0, 3, 4, None]})
+    got = sample(codes, codes, n=9, reserved=3)
+    assert got.group_by("user").agg("item").sort("user")["item"].to_list() == [[1], [2], [0], [3, 4], [4, 3], [None]]
 
 
 def test_times_are_compared_as_times_of_one_unit() -> None:

@@ -64,8 +64,11 @@ class Bucketize(StatOp):
         inner = dtype.inner if isinstance(dtype, (pl.List, pl.Array)) else dtype
         if not (inner.is_numeric() or inner == pl.Null):
             raise SchemaError(f"Bucketize needs numbers, `{name}` is {dtype}", hint="cast it first")
-        counted = quantiles.counts(frame if isinstance(self._of(name), int) else frame.head(0), name)
+        counted = quantiles.counts(frame.head(0) if self.is_given(group) else frame, name)
         return counted.select(pl.all().name.map(lambda plain: name + _STATE[_PLAIN.index(plain)]))
+
+    def is_given(self, group: Group) -> bool:
+        return not isinstance(self._of(group[0]), int)
 
     def merge(self, states: Sequence[pl.DataFrame]) -> pl.DataFrame:
         names = states[0].columns

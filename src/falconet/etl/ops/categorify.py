@@ -145,10 +145,13 @@ class Categorify(StatOp):
             return {self.name_sep.join(columns): columns}
         return super().sources(columns)
 
+    def is_given(self, group: Group) -> bool:
+        return self.name_sep.join(group) in self._given
+
     def partial(self, frame: pl.LazyFrame, group: Group) -> pl.LazyFrame:
         domain = self.name_sep.join(group)
         types = frame.select(group).collect_schema()
-        if domain in self._given:
+        if self.is_given(group):
             return pl.LazyFrame(schema={domain: self._given[domain].dtypes[0], domain + _SIZE: pl.Int64})
         if self.encode_type == "combo" and len(group) > 1:
             one_value(frame, group, "a combination of Categorify")
@@ -174,7 +177,7 @@ class Categorify(StatOp):
     def partial_counted(self, frame: pl.LazyFrame, group: Group, count: str) -> pl.LazyFrame:
         (name,) = group
         dtype = frame.collect_schema()[name]
-        if name in self._given:
+        if self.is_given(group):
             return self.partial(frame, group)
         self._check_types(pl.Schema({name: dtype}))
         if isinstance(dtype, pl.Array):

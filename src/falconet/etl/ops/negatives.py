@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from falconet.compute.executor import ROW
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
+from falconet.etl.codes import FIRST
 from falconet.etl.op import OPS, FrameOp, Group, Rows, StatOp
 from falconet.etl.spans import Ints, bisect, comparable, numbers, spans, spans_of
 from falconet.etl.table import one_value
@@ -33,9 +34,9 @@ class NegativeSamples(StatOp):
     `reserved`, and, unless `exclude_taken=False`, what the user took anywhere in the fitted data, later too. Where
     fewer items are left than `n` there are fewer rows. A draw follows from (seed, row number, which draw) alone.
 
-    A row whose item is null or NaN gets none. A null time sees all items, a null user has taken nothing.
-    Adds the Float32 column `target` (tags target, binary). `__row__` becomes row * (n + 1) + the place in the row's
-    samples. Where the item holds codes of Categorify, `reserved` must be the first code of its vocabulary.
+    A row whose item is null, NaN or below `reserved` gets none. A null time sees all items, a null user has taken
+    nothing. Adds the Float32 column `target` (tags target, binary). `__row__` becomes row * (n + 1) + the place in the
+    row's samples. Where the item holds codes, `reserved` must be the first one that stands for an item.
     """
 
     needs = frozenset({"row"})
@@ -156,7 +157,9 @@ class Negatives(FrameOp):
 
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:
         item, target = inputs[self.plan.item], self.plan.target
-        if item.oov is not None and self.plan.reserved != (first := 2 + item.oov):
+        first = FIRST + (item.oov or 0)
+        is_known = item.oov is not None  # else a size that was given by hand: what is unknown may have a code, too
+        if (is_known and self.plan.reserved != first) or (item.cardinality and self.plan.reserved < first):
             raise ConfigError(
                 f"NegativeSamples reserved={self.plan.reserved}, but codes of `{item.name}` below {first} are no items",
                 hint=f"reserved={first}",
@@ -207,8 +210,7 @@ class Negatives(FrameOp):
         gap, size = self._own(frame, taken, seen)
         gaps, sizes = gap[:, None], size[:, None]
         left = self._starts[seen] - taken.before(self._starts[seen]) - size
-        item = frame[self.plan.item]
-        left[(item.fill_nan(None) if item.dtype.is_float() else item).is_null().to_numpy()] = 0
+        left[~self._is_item(frame[self.plan.item])] = 0
         for j in range(self.plan.n):
             some = left > 0
             at = (self._random(frame[ROW], j + 1) % np.maximum(left, 1).astype(np.uint64)).astype(np.int64)
@@ -222,6 +224,11 @@ class Negatives(FrameOp):
             gaps, sizes = np.column_stack([gaps, self._starts[place] - cut]), np.column_stack([sizes, size])
             left -= size
         return drawn
+
+    def _is_item(self, item: pl.Series) -> NDArray[np.bool_]:
+        """Whether something stands for an item."""
+        known = (item.fill_nan(None) if item.dtype.is_float() else item).is_not_null()
+        return (known & (item >= self.plan.reserved).fill_null(False) if self.plan.reserved else known).to_numpy()
 
     def _random(self, rows: pl.Series, j: int) -> NDArray[np.uint64]:
         """`stable_hash((row, j), seed)` of each row number."""

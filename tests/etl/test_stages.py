@@ -30,7 +30,7 @@ EVENTS = pl.DataFrame(
 @pytest.fixture(autouse=True)
 def toys() -> Iterator[None]:
     before = dict(ops.OPS)
-    for op in (Previous, Basket, Twice, Rate, Both):
+    for op in (Previous, LatestBeside, LaterBeside, Basket, Twice, Rate, Both):
         ops.OPS.register()(op)
     yield
     for name in set(ops.OPS) - set(before):
@@ -66,6 +66,36 @@ class Previous(ops.KeyedOp):
 
     def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
         return frame.with_columns(pl.col(n).shift(1).over(self.by).alias(f"{n}_before") for n in columns)
+
+
+class Beside:
+    """An output that is made of what is read beside the selected columns alone, which stay as they are."""
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        return ("user", "time")
+
+    def sources(self, columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        return {name: (name,) for name in columns} | {"made": self.also}
+
+    def untouched(self, columns: tuple[str, ...]) -> tuple[str, ...]:
+        return columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatestBeside(Beside, ops.KeyedOp):
+    @property
+    def key(self) -> tuple[str, ...]:
+        return ("user",)
+
+    def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
+        return frame.with_columns(made=pl.col("time").max().over("user"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaterBeside(Beside, ops.FrameOp):
+    def apply(self, frame: pl.LazyFrame, columns: tuple[str, ...]) -> pl.LazyFrame:
+        return frame.with_columns(made=pl.col("time") + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +275,15 @@ def test_a_column_read_beside_another_of_its_name_is_refused() -> None:
 def test_a_name_that_the_data_has_not_is_suggested() -> None:
     with pytest.raises(ColumnNotFoundError, match="did you mean `time`"):
         fl.Workflow(["price"] >> Previous(by="user", sort="tim")).fit(fl.Dataset(EVENTS))
+
+
+@pytest.mark.parametrize(
+    ("op", "want"), [(LatestBeside(), [3, 9, 3, 4, 9, 3, 9, 5]), (LaterBeside(), [4, 10, 2, 5, 3, 3, 10, 6])], ids=str
+)
+def test_an_output_of_columns_beside_alone_survives_pruning(op: ops.Op, want: list[int]) -> None:
+    fitted = fl.Workflow(["price", "bought"] >> op).fit(fl.Dataset(EVENTS))
+    for outputs in (["made"], ["made", "bought"]):
+        assert fitted.prune(outputs).transform(EVENTS)["made"].to_list() == want
 
 
 def test_after_other_rows_the_data_is_gone() -> None:

@@ -100,6 +100,8 @@ def _prune(steps: tuple[Step, ...], outputs: tuple[tuple[str, Ref], ...], have: 
             needed.update(step.op.reads(step.names))
         if isinstance(step.op, KeyedOp):
             needed.update((*step.op.key, *step.op.order))
+        if not needed & set(step.names):  # a step runs for what it was given: something stays, if only that
+            needed.update(step.groups[0] if step.op.grouped else step.names[:1])
         groups = tuple(tuple(name for name in group if name in needed) for group in step.groups)
         kept.append(
             replace(

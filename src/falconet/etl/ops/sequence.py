@@ -72,9 +72,7 @@ class _Adds(_OfEvents):
                 raise ConfigError(
                     f"{type(self).__name__} would add a second column `{name}`", hint="choose another `name`"
                 )
-        # A step is run for what it was given: one selected column at least.
-        given = () if set(columns) & set(self.also) else columns[:1]
-        return {name: (name,) for name in columns} | dict.fromkeys(self.adds, (*given, *self.also))
+        return {name: (name,) for name in columns} | dict.fromkeys(self.adds, self.also)
 
     def untouched(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         return columns

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from falconet.batch import Batch
@@ -33,7 +34,7 @@ class ItemKNN(ItemScorer):
     @dataclass(frozen=True, kw_only=True)
     class Config:
         similarity: Literal["cosine", "jaccard", "lift", "cooccurrence"] = "cosine"
-        neighbours: int | None = 100  # of every item; None: all
+        neighbours: int | None = 20  # of every item; None: all, a square of the items in memory
         shrink: float = 0.0
 
         def __post_init__(self) -> None:
@@ -50,8 +51,9 @@ class ItemKNN(ItemScorer):
         super().__init__(schema, config)
         n = len(self.counts)
         k = n if config.neighbours is None else min(config.neighbours, n)
-        self.register_buffer("neighbours", torch.zeros(n, k, dtype=torch.int64))
         self.register_buffer("likeness", torch.zeros(n, k))
+        # With all neighbours there is nothing to choose: an item's stand in the order of their codes.
+        self.register_buffer("neighbours", torch.zeros(n, 0 if k == n else k, dtype=torch.int64))
 
     @classmethod
     def debug(cls) -> Config:
@@ -59,6 +61,8 @@ class ItemKNN(ItemScorer):
 
     def scores(self, batch: Batch) -> Tensor:
         taken = self.taken(batch)
+        if not self.neighbours.shape[1]:
+            return F.embedding_bag(taken.values, self.likeness, taken.offsets, mode="sum", include_last_offset=True)
         scores_BN = torch.zeros(batch.rows, len(self.counts), device=self.counts.device)
         places_VK = taken.row_of_value()[:, None] * len(self.counts) + self.neighbours[taken.values]
         scores_BN.view(-1).index_add_(0, places_VK.view(-1), self.likeness[taken.values].view(-1))
@@ -81,8 +85,10 @@ class ItemKNN(ItemScorer):
             codes_K = torch.arange(start, start + len(block))
             alike_KN = self._alike(both_KN, taken_by_N[codes_K, None], taken_by_N)
             alike_KN[torch.arange(len(block)), codes_K] = 0.0
-            likeness, neighbours = alike_KN.topk(self.likeness.shape[1], dim=1)
-            self.likeness[codes_K], self.neighbours[codes_K] = likeness, neighbours
+            if not self.neighbours.shape[1]:
+                self.likeness[codes_K] = alike_KN
+            else:
+                self.likeness[codes_K], self.neighbours[codes_K] = alike_KN.topk(self.likeness.shape[1], dim=1)
 
     def _alike(self, both: Tensor, mine: Tensor, theirs: Tensor) -> Tensor:
         match self.config.similarity:

@@ -56,8 +56,8 @@ class SequenceModel(Retriever):
         if self.item_column.name in batch.features:
             own: Tensor = self.objective(self.user(batch), self.item_codes(batch), self._vectors, self.counts)
             return own
-        codes_BL, lengths_B = last(feature(batch, self.history), self.length)
-        states_BLD = self._read(codes_BL)[:, : codes_BL.shape[1]]
+        codes_BL, lengths_B = last(feature(batch, self.history), self.length + 1)  # read `length`, predict one more
+        states_BLD = self._read(codes_BL[:, :-1])[:, : codes_BL.shape[1]]
         there_BL = torch.arange(codes_BL.shape[1], device=codes_BL.device) < lengths_B[:, None]
         losses_P = self.objective(states_BLD[there_BL], codes_BL[there_BL], self._vectors, self.counts)
         row_P = there_BL.nonzero()[:, 0]

@@ -214,3 +214,21 @@ def test_what_a_step_costs_does_not_grow_with_the_columns_beside_it(monkeypatch:
     monkeypatch.setattr(pl.LazyFrame, "collect_schema", counted)
     fitted.transform(frame)
     assert len([columns for columns in asked if columns >= 30]) < 20
+
+
+def test_categories_that_appear_inside_a_graph_are_strings() -> None:
+    table = pl.DataFrame({"kind": pl.Series(["a", "b"], dtype=pl.Categorical), "size": [[1], [2]]})
+    table = table.with_columns(colour=pl.Series(["x", "y"], dtype=pl.Enum(["x", "y"])))
+    frame = pl.DataFrame({"kind": pl.Series(["b", "c"], dtype=pl.Categorical), "n": [1, 9]})
+    joined = ["kind"] >> ops.JoinExternal(table, on="kind")
+    binned = ["n"] >> ops.LambdaOp(
+        lambda col: pl.when(col > 5).then(pl.lit("high")).otherwise(pl.lit("low")).cast(pl.Enum(["low", "high"]))
+    )
+    got = fl.Workflow([joined, binned]).fit(fl.Dataset(frame)).transform(frame)
+    assert got.to_dicts() == [
+        {"kind": "b", "size": [2], "colour": "y", "n": "low"},
+        {"kind": "c", "size": None, "colour": None, "n": "high"},
+    ]
+    assert set(got.dtypes) == {pl.String, pl.List(pl.Int64)}
+    coded = fl.Workflow(binned >> ops.Categorify()).fit(fl.Dataset(frame))
+    assert coded.transform(frame)["n"].to_list() == [4, 3]

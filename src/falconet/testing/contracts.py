@@ -81,9 +81,9 @@ class OpContract:
         assert fitted.transform(self.frame.head(0)).schema == fitted.transform(self.frame).schema
 
     def test_one_row_is_the_same_as_many(self) -> None:
-        fitted = self.fitted()
         if isinstance(self.op, KeyedOp) or self.op.rows != "same":
-            return  # whether a row stays, and what its key did, is no matter of one row
+            pytest.skip("whether a row stays, and what its key did, is no matter of one row")
+        fitted = self.fitted()
         want = fitted.transform(self.frame).to_dicts()
         assert str(fitted.online()(self.frame.to_dicts())) == str(want)
 

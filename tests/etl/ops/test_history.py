@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import falconet as fl
 from falconet import ops
 from falconet.compute.executor import Executor
+from falconet.errors import ConfigError, SchemaError
 from falconet.testing.contracts import StatOpContract, same, write_parts
 
 EVENTS = pl.DataFrame(
@@ -24,6 +26,27 @@ EVENTS = pl.DataFrame(
 )
 
 
+class TestHistory(StatOpContract):
+    op = ops.History(key="user", item="item", time="time", length=2)
+    frame = pl.DataFrame(
+        {
+            "user": ["a", "a", "b", "a", "a", None, "b"],
+            "item": [1, 2, 3, 4, 5, 6, None],
+            "time": [1, 2, 2, 2, 3, 4, None],
+        }
+    )
+
+
+class TestHistoryOfOthers(StatOpContract):
+    op = ops.History(key="user", item="item", length=2)
+    frame = pl.DataFrame({"user": [1, 1, 2, 1, 1], "item": ["x", "y", "x", "z", "x"]})
+
+
+class TestHistoryWithTies(StatOpContract):
+    op = ops.History(key="user", item="item", time="time", row="row")
+    frame = pl.DataFrame({"user": [1, 1, 1, 1], "item": [7, 8, 9, 7], "time": [5, 5, 5, 4], "row": [3, 1, 2, 0]})
+
+
 class TestHistoryOfFloats(StatOpContract):
     op = ops.History(key="user", item="item", time="time", length=2)
     frame = EVENTS
@@ -32,6 +55,10 @@ class TestHistoryOfFloats(StatOpContract):
 class TestHistoryOfOthersOfStrings(StatOpContract):
     op = ops.History(key="item", item="user", length=3, name="others")
     frame = EVENTS.with_columns(pl.col("item").cast(pl.Int64))
+
+
+def apply(node: object, frame: pl.DataFrame) -> pl.DataFrame:
+    return fl.Workflow(node).fit(fl.Dataset(frame)).transform(frame)
 
 
 def known(value: Any) -> bool:
@@ -136,3 +163,68 @@ def test_the_others_of_one_row_reach_back_as_far_as_need_be() -> None:
     fitted = fl.Workflow(["user", "item"] >> ops.History(key="user", item="item", length=2)).fit(fl.Dataset(frame))
     assert fitted.online()({"user": 1, "item": 9})["history"] == [2, 3]
     assert fitted.online()(frame.to_dicts()) == fitted.transform(frame).to_dicts()
+
+
+def test_a_history_has_no_future_and_no_tied_event() -> None:
+    frame = TestHistory.frame
+    got = apply(["user", "item", "time"] >> TestHistory.op, frame)
+    assert got["history"].to_list() == [[], [1], [], [1], [2, 4], [], [3]]
+
+
+def test_a_history_of_codes_has_the_item_s_domain() -> None:
+    item = ["item"] >> ops.Categorify() >> ops.AddTags(["item", "id"])
+    node = ["user", "time", item] >> ops.History(key="user", item="item", time="time")
+    column = fl.Workflow(node).fit(fl.Dataset(TestHistory.frame)).schema["history"]
+    assert (column.domain, column.cardinality, column.list) == ("item", 9, "ragged")
+    assert column.tags == {"user", "sequence", "categorical"}
+
+
+def test_later_data_does_not_change_the_history_of_the_fit() -> None:
+    train = pl.DataFrame({"user": [1, 1], "item": [7, 8], "time": [1, 2]})
+    fitted = fl.Workflow(
+        (["user", "item", "time"] >> ops.History(key="user", item="item", time="time"))["history"]
+    ).fit(fl.Dataset(train))
+    new = pl.DataFrame({"user": [1, 1, 2, 1], "item": [9, 9, 9, 9], "time": [2, 3, 3, None]})
+    assert fitted.transform(new)["history"].to_list() == [[7], [7, 8], [], [7, 8]]
+
+
+def test_histories_by_datetime() -> None:
+    times = [dt.datetime(2020, 1, day) for day in (1, 2, 3)]
+    frame = pl.DataFrame({"user": [1, 1, 1], "item": [7, 8, 9], "time": times})
+    fitted = fl.Workflow(
+        (["user", "item", "time"] >> ops.History(key="user", item="item", time="time"))["history"]
+    ).fit(fl.Dataset(frame))
+    assert fitted.transform(frame)["history"].to_list() == [[], [7], [7, 8]]
+    assert fitted.online()(frame.row(2, named=True)) == {"history": [7, 8]}
+
+
+@pytest.mark.parametrize("op", [ops.History(key="x", item="i"), ops.History(key="i", item="x")], ids=str)
+def test_a_list_is_no_key_and_no_item(op: ops.History) -> None:
+    with pytest.raises(SchemaError, match=r"needs one value per row, `x` is List"):
+        fl.Workflow(["x", "i"] >> op).fit(fl.Dataset(pl.DataFrame({"x": [[1], [2]], "i": [1, 2]})))
+
+
+@pytest.mark.parametrize("name", ["start", "end", "count", "key", "item", "times", "0/a", "a/b"])
+def test_histories_of_columns_with_the_names_used_inside(name: str, tmp_path: Path) -> None:
+    frame = pl.DataFrame({name: [1, 1, 2, 1], "t": [1, 2, 3, 4], "i": ["a", "b", "c", "d"], "a": [0, 0, 0, 0]})
+    timed = ops.History(key=name, item="i", time="t")
+    fitted = fl.Workflow([name, "t", "i", "a"] >> timed).fit(fl.Dataset(frame))
+    got = fl.Workflow.load(fitted.save(tmp_path / "w")).transform(frame)
+    assert got["history"].to_list() == [[], ["a"], [], ["a", "b"]]
+    assert got["a"].to_list() == [0, 0, 0, 0]
+    others = apply([name, "i"] >> ops.History(key=name, item="i"), frame)
+    assert others["history"].to_list() == [["b", "d"], ["a", "d"], [], ["a", "b"]]
+
+
+def test_a_history_has_a_column_for_each_of_its_roles() -> None:
+    with pytest.raises(ConfigError, match="three different columns"):
+        ops.History(key="user", item="time", time="time")
+
+
+def test_histories_are_put_together_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pl.DataFrame({"user": [1, 2, 1, 1, 2, 1], "item": list("abcdef"), "time": [1, 1, 2, 3, 3, 4]})
+    for op in (ops.History(key="user", item="item", time="time"), ops.History(key="user", item="item")):
+        whole = apply(["user", "item", "time"] >> op, frame)
+        with monkeypatch.context() as patch:
+            patch.setattr("falconet.etl.ops.history.SLICE_ROWS", 2)
+            same(apply(["user", "item", "time"] >> op, frame), whole)

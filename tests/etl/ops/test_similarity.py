@@ -105,6 +105,13 @@ def test_several_pairs_are_compared_at_once(tmp_path: Path) -> None:
     same(fl.Workflow.load(fitted.save(tmp_path / "w")).transform(frame), got)
 
 
+def test_a_product_too_small_for_a_float_is_zero_without_a_sign() -> None:
+    op = ops.ColumnSimilarity(np.array([[-1e-200], [1e-200]]), metric="inner")
+    frame = pl.DataFrame({"a": [0, 1, 0], "b": [1, 0, 0]})
+    assert str(apply(op, frame)) == "[0.0, 0.0, 0.0]"
+    same_on_rows(op, frame)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"(?s)compares two columns, not a.*nest pairs"):
         ["a", "b"] >> ops.ColumnSimilarity(GENRES)

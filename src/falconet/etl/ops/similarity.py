@@ -13,7 +13,7 @@ import polars as pl
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.etl.op import OPS, FrameOp, Group, float32, freeze
 from falconet.etl.rowwise import OnRow, Row
-from falconet.etl.table import as_frame, matching, plain
+from falconet.etl.table import as_frame, matching, one_zero, plain
 from falconet.schema import Column
 
 _ID, _FEATURE, _VALUE = "id", "feature", "value"
@@ -76,7 +76,8 @@ class ColumnSimilarity(FrameOp):
         product = (pl.col(_VALUE) * pl.col(f"{_VALUE}_right")).alias(name)
         products = shared.sort(*pair, _FEATURE).group_by(pair, maintain_order=True).agg(product)
         total = pl.col(name).list.eval(pl.element().cum_sum()).list.last()  # one after the other, as in `on_row`
-        found = pairs.join(products, on=pair, how="left").with_columns((total.fill_null(0.0) + 0.0).cast(pl.Float32))
+        total = one_zero(total.fill_null(0.0)).cast(pl.Float32).alias(name)
+        found = pairs.join(products, on=pair, how="left").with_columns(total)
         return frame.join(found, on=pair, how="left", maintain_order="left").drop(pair)
 
     def describe(self, inputs: Mapping[str, Column], outputs: Mapping[str, Column]) -> Mapping[str, Column]:

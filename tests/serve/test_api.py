@@ -16,8 +16,8 @@ from serving_world import ITEMS, World
 class Client:
     """Calls the application without a server between."""
 
-    def __init__(self, recommender: Recommender) -> None:
-        self.transport = httpx.ASGITransport(create_app(recommender), raise_app_exceptions=False)
+    def __init__(self, recommender: Recommender, token: str | None = None) -> None:
+        self.transport = httpx.ASGITransport(create_app(recommender, token), raise_app_exceptions=False)
 
     def request(self, method: str, path: str, **more: Any) -> httpx.Response:
         async def send() -> httpx.Response:
@@ -275,6 +275,72 @@ def test_the_calls_are_described_with_examples(client: Client) -> None:
     described = client.get("/openapi.json").json()
     assert described["components"]["schemas"]["RecommendIn"]["examples"][0] == {"user_id": 42, "k": 10}
     assert set(described["paths"]) == {
-        "/v1/recommend", "/v1/events", "/v1/similar/{item_id}", "/v1/items", "/v1/users", "/v1/start",
+        "/v1/recommend", "/v1/recommend/next", "/v1/recommend/batch", "/v1/rank", "/v1/filter", "/v1/events",
+        "/v1/similar/{item_id}", "/v1/items", "/v1/items/{item_id}", "/v1/users", "/v1/users/{user_id}",
+        "/v1/sessions/{session_id}", "/v1/start",
         "/health/live", "/health/ready", "/version",
     }  # fmt: skip
+
+
+def test_filters_boosts_and_pages_over_http(client: Client, world: World) -> None:
+    asked = {"user_id": world.users[5], "k": 3, "filter": "$g in genres", "parameters": {"g": "Drama"}}
+    first = client.post("/v1/recommend", json={**asked, "boosts": {"$g in genres": 1}}).json()
+    page = client.post("/v1/recommend/next", json={"recommendation_id": first["recommendation_id"]}).json()
+    shown = [item["item_id"] for item in (*first["items"], *page["items"])]
+    assert len(set(shown)) == len(shown) > 3
+    assert all("Drama" in item["attributes"]["genres"] for item in (*first["items"], *page["items"]))
+    counted = client.post("/v1/filter", json={"filter": "$g in genres", "parameters": {"g": "Drama"}}).json()
+    assert counted["items"] >= len(shown)
+
+
+def test_a_batch_is_the_answers_one_by_one(client: Client, world: World) -> None:
+    requests = [{"user_id": user, "k": 4} for user in world.users[:3]]
+    batch = client.post("/v1/recommend/batch", json={"requests": requests}).json()
+    assert [[item["item_id"] for item in one["items"]] for one in batch] == [ids(client, **one) for one in requests]
+    wrong = client.post("/v1/recommend/batch", json={"requests": [*requests, {"k": 0}]})
+    assert (wrong.status_code, wrong.json()["error"]["fields"][0]["field"]) == (422, "requests.3.k")
+
+
+def test_given_items_are_ranked_over_http(client: Client, world: World) -> None:
+    answer = client.post("/v1/rank", json={"user_id": world.users[5], "item_ids": world.items[:5]}).json()
+    assert {item["item_id"] for item in answer["items"]} == set(world.items[:5])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/recommend", {"filter": "nothing == 1"}, "items have no column `nothing`"),
+        ("/v1/recommend", {"filter": "x" * 2001}, "`filter`"),
+        ("/v1/recommend", {"diversity": 2}, "`diversity`"),
+        ("/v1/recommend", {"boosts": {"1 == 1": "much"}}, "`boosts.1 == 1`"),
+        ("/v1/recommend/next", {"recommendation_id": "none"}, "no answer has the `recommendation_id`"),
+        ("/v1/recommend/next", {"recommendation_id": "none", "k": 0}, "`k`"),
+        ("/v1/rank", {"item_ids": []}, "`item_ids`"),
+        ("/v1/filter", {"filter": "title =="}, "filter, character 9"),
+    ],
+)
+def test_new_calls_say_what_is_wrong(client: Client, path: str, body: dict[str, object], message: str) -> None:
+    response = client.post(path, json=body)
+    assert response.status_code == 422
+    assert message in response.json()["error"]["message"]
+
+
+def test_items_are_hidden_and_people_forgotten_only_with_the_token(recommender: Recommender, world: World) -> None:
+    closed = Client(recommender)
+    assert closed.request("DELETE", f"/v1/items/{world.items[0]}").status_code == 403
+    client = Client(recommender, token="a secret")  # noqa: S106
+    path = f"/v1/items/{world.items[0]}"
+    for headers in ({}, {"authorization": "Bearer another"}, {"authorization": "a secret"}):
+        assert client.request("DELETE", path, headers=headers).status_code == 401
+    with_it = {"headers": {"authorization": "Bearer a secret"}}
+    everything = {"k": ITEMS, "exclude_seen": False}
+    assert client.request("DELETE", path, **with_it).status_code == 200
+    assert world.items[0] not in ids(client, **everything)
+    assert client.request("PUT", path, json={}, **with_it).status_code == 200
+    assert world.items[0] in ids(client, **everything)
+    assert client.request("PUT", path, json={"expires": -1}, **with_it).status_code == 422
+    send(client, {"event_id": "a", "user_id": 7, "item_id": 1, "type": "view"})
+    send(client, {"event_id": "b", "session_id": 7, "item_id": 1, "type": "view"})
+    send(client, {"event_id": "c", "session_id": "7", "item_id": 1, "type": "view"})
+    assert client.request("DELETE", "/v1/users/7", **with_it).json() == {"user_id": "7", "events": 1}
+    assert client.request("DELETE", "/v1/sessions/7", **with_it).json() == {"session_id": "7", "events": 2}

@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 
 from falconet.errors import ConfigError, DataError
+from falconet.serve.answers import Recommendation
 from falconet.serve.events import Event
-from falconet.serve.recommender import Recommendation, Recommender
+from falconet.serve.recommender import Recommender
 from serving_world import CANDIDATES, HISTORY, ITEMS, World
 
 

@@ -13,7 +13,7 @@ import typer
 from falconet.errors import ConfigError
 
 if TYPE_CHECKING:
-    from falconet.serve.recommender import Recommendation
+    from falconet.serve.answers import Recommendation
 
 PIPED_WIDTH = 120  # columns of the table where there is no terminal to ask
 

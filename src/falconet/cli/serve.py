@@ -31,6 +31,14 @@ def serve(
             "Default: events.db beside the bundle."
         ),
     ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="What calls that change items or forget people must bring; without it there are none.",
+            envvar="FALCONET_TOKEN",
+            show_envvar=True,
+        ),
+    ] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")] = False,
 ) -> None:
@@ -47,9 +55,9 @@ def serve(
 
         recommender = Recommender.load(bundle)
         store = open_store(db or bundle.absolute().parent / "events.db")
-        recommender.store = store
+        recommender = Recommender(recommender.bundle, store)
         config = uvicorn.Config(
-            create_app(recommender),
+            create_app(recommender, token),
             log_level="warning",
             access_log=False,
             server_header=False,

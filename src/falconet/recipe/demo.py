@@ -8,7 +8,8 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from falconet.recipe.config import Recipe, read_recipe
-from falconet.serve.recommender import Recommendation, Recommender
+from falconet.serve.answers import Recommendation
+from falconet.serve.recommender import Recommender
 
 
 def demo_recipe(data: Path) -> Recipe:

@@ -6,6 +6,7 @@ Checks of shape and size are here, all meaning is in `recommender.py`. Every ans
 
 from __future__ import annotations
 
+import hmac
 import json
 import uuid
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from dataclasses import asdict, is_dataclass
 from importlib.resources import files
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 from starlette.exceptions import HTTPException
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from falconet.errors import ConfigError, DataError, FalconetError
 from falconet.io.artifact import falconet_version
 from falconet.serve.events import ACCEPTED, DUPLICATE, Event, check_id
+from falconet.serve.filters import LONGEST
 from falconet.serve.recommender import Recommender
 
 MAX_K = 500
@@ -30,6 +32,7 @@ MAX_EVENTS = 1000
 MAX_HISTORY = 1000
 MAX_FILTER = 10_000  # ids in `exclude_ids` or `include_ids`
 MAX_TEXT = 200  # characters of a search
+MAX_REQUESTS = 100  # of a batch
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
@@ -58,6 +61,8 @@ def _id(value: object) -> int | str:
 Id = Annotated[int | str, PlainValidator(_id), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})]
 Count = Annotated[int, Query(ge=1, le=MAX_K)]
 Text = Annotated[str, Query(max_length=MAX_TEXT)]
+Expression = Annotated[str, Field(min_length=1, max_length=LONGEST)]
+ItemId = Annotated[str, Path(min_length=1, max_length=256)]
 
 
 def _value(value: object) -> object:
@@ -73,21 +78,83 @@ Value = Annotated[
 ]
 
 
-class RecommendIn(BaseModel):
-    """Who asks (a user, a session, or the items of a history), for how many items, and what may not be among them."""
+class AskIn(BaseModel):
+    """Who asks, and how items are ordered."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"user_id": 42, "k": 10}, {"history": [1, 50, 260], "k": 10}]},
-    )
+    model_config = ConfigDict(extra="forbid")
     user_id: Id | None = None
     session_id: Id | None = None
     history: list[Id] | None = Field(default=None, max_length=MAX_HISTORY, description="item ids, oldest first")
+    context: dict[str, Value] = Field(default={}, max_length=50)
+    boosts: dict[Expression, float] = Field(
+        default={}, max_length=20, description="filter to number, added to the score that items are ordered by"
+    )
+    parameters: dict[str, Value | list[Id]] = Field(
+        default={}, max_length=50, description="values for the $names in `filter` and `boosts`"
+    )
+    diversity: float = Field(default=0, ge=0, le=1, description="0: the best items; 1: items unlike each other")
+    temperature: float = Field(default=0, ge=0, le=1000, description="above 0 the order is drawn, by `seed`")
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    explain: bool = Field(default=True, description="whether each item has a reason")
+
+
+class RecommendIn(AskIn):
+    """Who asks, for how many items, and which."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"user_id": 42, "k": 10},
+                {"history": [1, 50, 260], "k": 10},
+                {"user_id": 42, "filter": "$genre in genres and year >= 1990", "parameters": {"genre": "Comedy"}},
+            ]
+        },
+    )
     k: int = Field(default=10, ge=1, le=MAX_K)
-    exclude_seen: bool = True
+    exclude_seen: bool | list[str] = Field(
+        default=True, description='or the types of events that count; "training" is what training knew'
+    )
     exclude_ids: list[Id] = Field(default=[], max_length=MAX_FILTER)
     include_ids: list[Id] | None = Field(default=None, max_length=MAX_FILTER)
-    context: dict[str, Value] = Field(default={}, max_length=50)
+    filter: Expression | None = Field(default=None, description="an expression over the columns of the items")
+
+
+class RankIn(AskIn):
+    """Who asks, and the items to put in order."""
+
+    item_ids: list[Id] = Field(min_length=1, max_length=MAX_K)
+
+
+class NextIn(BaseModel):
+    """Of which answer the next page is wanted."""
+
+    model_config = ConfigDict(extra="forbid")
+    recommendation_id: str = Field(min_length=1, max_length=256)
+    k: int | None = Field(default=None, ge=1, le=MAX_K, description="as before where it is not given")
+
+
+class BatchIn(BaseModel):
+    """Several requests at once."""
+
+    model_config = ConfigDict(extra="forbid")
+    requests: list[RecommendIn] = Field(min_length=1, max_length=MAX_REQUESTS)
+
+
+class FilterIn(BaseModel):
+    """A filter to count the items of."""
+
+    model_config = ConfigDict(extra="forbid")
+    filter: Expression
+    parameters: dict[str, Value | list[Id]] = Field(default={}, max_length=50)
+
+
+class ItemIn(BaseModel):
+    """Whether an item may be recommended, and until when, in microseconds since 1970, UTC."""
+
+    model_config = ConfigDict(extra="forbid")
+    hidden: bool = False
+    expires: int | None = Field(default=None, ge=0, lt=2**63)
 
 
 class EventIn(BaseModel):
@@ -161,8 +228,11 @@ class EventsOut(BaseModel):
     outcomes: list[str]
 
 
-def create_app(recommender: Recommender) -> FastAPI:
-    """The application. It answers from one bundle; any number of threads and processes may serve it."""
+def create_app(recommender: Recommender, token: str | None = None) -> FastAPI:
+    """The application. It answers from one bundle; any number of threads and processes may serve it.
+
+    What changes items or forgets people needs the `token`, as `Authorization: Bearer TOKEN`; without one it is refused.
+    """
     app = FastAPI(
         title="falconet",
         version=falconet_version(),
@@ -175,6 +245,7 @@ def create_app(recommender: Recommender) -> FastAPI:
     _add_page(app)
     _add_recommendations(app, recommender)
     _add_lookups(app, recommender)
+    _add_admin(app, recommender, token)
     _add_health(app, recommender)
     return app
 
@@ -183,18 +254,22 @@ def _add_recommendations(app: FastAPI, recommender: Recommender) -> None:
     @app.post("/v1/recommend", response_model=RecommendOut)
     def recommend(request: RecommendIn) -> Response:
         """The best items for somebody. Unknown people get what is popular, with `cold_start` set."""
-        return _answer(
-            recommender.recommend(
-                request.user_id,
-                session_id=request.session_id,
-                history=request.history,
-                k=request.k,
-                exclude_seen=request.exclude_seen,
-                exclude_ids=request.exclude_ids,
-                include_ids=request.include_ids,
-                context=request.context,
-            )
-        )
+        return _answer(recommender.recommend(**request.model_dump()))
+
+    @app.post("/v1/recommend/next", response_model=RecommendOut)
+    def next_page(request: NextIn) -> Response:
+        """More items for an answer, none of which its pages have shown; what happened since is known."""
+        return _answer(recommender.next(request.recommendation_id, request.k))
+
+    @app.post("/v1/recommend/batch", response_model=list[RecommendOut])
+    def batch(request: BatchIn) -> Response:
+        """The answers to several requests, in their order."""
+        return _answer([recommender.recommend(**one.model_dump()) for one in request.requests])
+
+    @app.post("/v1/rank", response_model=RecommendOut)
+    def rank(request: RankIn) -> Response:
+        """The given items in the order that suits somebody, with their scores."""
+        return _answer(recommender.rank(**request.model_dump()))
 
     @app.post("/v1/events", response_model=EventsOut)
     def events(request: EventsIn) -> Response:
@@ -207,12 +282,17 @@ def _add_recommendations(app: FastAPI, recommender: Recommender) -> None:
 
 def _add_lookups(app: FastAPI, recommender: Recommender) -> None:
     @app.get("/v1/similar/{item_id:path}", response_model=list[SimilarOut])  # a path: ids may have a slash
-    def similar(item_id: Annotated[str, Path(min_length=1, max_length=256)], k: Count = 10) -> Response:
+    def similar(item_id: ItemId, k: Count = 10) -> Response:
         """The items nearest to one."""
         try:
             return _answer(recommender.similar(item_id, k))
         except DataError as error:
             return _error(404, error)
+
+    @app.post("/v1/filter")
+    def count(request: FilterIn) -> Response:
+        """How many items a filter holds for."""
+        return _answer({"items": recommender.count(request.filter, request.parameters)})
 
     @app.get("/v1/items", response_model=list[ItemOut])
     def items(search: Text = "", k: Count = 20) -> Response:
@@ -229,6 +309,41 @@ def _add_lookups(app: FastAPI, recommender: Recommender) -> None:
     def start() -> Response:
         """Twelve well-known items, unlike each other, for a new visitor to choose from."""
         return _answer(recommender.start_items())
+
+
+def _add_admin(app: FastAPI, recommender: Recommender, token: str | None) -> None:
+    def trusted(authorization: Annotated[str, Header(max_length=1000)] = "") -> None:
+        if token is None:
+            raise HTTPException(403, "this server takes no such calls; it was started without a token")
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
+            raise HTTPException(401, "the token is missing or wrong", {"www-authenticate": "Bearer"})
+
+    only = [Depends(trusted)]
+
+    @app.put("/v1/items/{item_id:path}", dependencies=only)
+    def put_item(item_id: ItemId, request: ItemIn) -> Response:
+        """Say whether an item may be recommended, and until when. The next answer of any process knows it."""
+        recommender.put_item(item_id, hidden=request.hidden, expires=request.expires)
+        return _answer({"item_id": item_id, "hidden": request.hidden, "expires": request.expires})
+
+    @app.delete("/v1/items/{item_id:path}", dependencies=only)
+    def hide_item(item_id: ItemId) -> Response:
+        """Never recommend an item, until it is put again."""
+        recommender.put_item(item_id, hidden=True)
+        return _answer({"item_id": item_id, "hidden": True, "expires": None})
+
+    @app.delete("/v1/users/{user_id:path}", dependencies=only)
+    def forget_user(user_id: ItemId) -> Response:
+        """Delete all events, pages and impressions of a user, and what was said of them."""
+        return _answer({"user_id": user_id, "events": recommender.forget(user_id)})
+
+    @app.delete("/v1/sessions/{session_id:path}", dependencies=only)
+    def forget_session(session_id: ItemId) -> Response:
+        """Delete all events, pages and impressions of a visitor. Of 7 and "7", which a path cannot tell, of both."""
+        digits = session_id.isdecimal() and session_id.isascii() and len(session_id) < 19
+        both: list[int | str] = [session_id, int(session_id)] if digits else [session_id]
+        events = sum(recommender.forget(session_id=value) for value in both)
+        return _answer({"session_id": session_id, "events": events})
 
 
 def _add_health(app: FastAPI, recommender: Recommender) -> None:

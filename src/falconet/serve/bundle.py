@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from falconet.config import from_plain, to_plain
 from falconet.errors import ArtifactError, ConfigError
@@ -175,6 +176,7 @@ def _open(path: Path, manifest: Manifest | None) -> Bundle:
         rows,
         popular,
         config.candidates,
+        normalize(index.vectors[:, :-1] if config.bias else index.vectors, dim=-1),
     )
     return Bundle(path, manifest or Manifest(KIND, {}, {}, {}, ""), config, engine)
 

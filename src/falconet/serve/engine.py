@@ -20,6 +20,7 @@ from falconet.models.base import Model, Retriever
 from falconet.retrieval.candidates import CandidateRows
 from falconet.retrieval.exact import ExactIndex
 from falconet.serve.features import RequestFeatures, Value
+from falconet.serve.order import best, diverse, drawn
 from falconet.serve.tables import Catalogue, Id, People
 
 Source = Literal["retriever", "popular"]
@@ -34,8 +35,17 @@ class Query:
     user_id: Id | None = None
     history: Sequence[int] = ()
     exclude: frozenset[int] = frozenset()
-    include: frozenset[int] | None = None
+    allowed: Tensor | None = None  # bool [items], in the catalogue's order; None: all
     context: Mapping[str, Value] = field(default_factory=dict)
+    boosts: Tensor | None = None  # [items], in the catalogue's order, added to the scores that items are ordered by
+    diversity: float = 0.0
+    temperature: float = 0.0
+    seed: int = 0
+
+    @property
+    def takes_the_best(self) -> bool:
+        """Whether the order is that of the scores alone."""
+        return self.boosts is None and not self.diversity and not self.temperature
 
 
 @dataclass(frozen=True)
@@ -71,12 +81,14 @@ class Engine:
     rows: CandidateRows | None
     popular: list[int]
     candidates: int
+    directions: Tensor  # the items' vectors without their biases, of length one: [items, D]
 
     def answer(self, query: Query) -> Answer:
         """Retrieve, rank, cut. A stranger without a history gets what is popular."""
         watch = _Watch()
         if query.person is None and not (query.history and self.features.uses_history):
-            places = self._popular(query)
+            with torch.inference_mode():
+                places = self._popular(query)
             watch.stop("retrieve")
             return Answer(places, "popular", watch.took_ms, self._funnel(query, len(places), len(places)))
         with torch.inference_mode():
@@ -84,13 +96,13 @@ class Engine:
             watch.stop("features")
             codes_K, scores_K = self._retrieve(user, query)
             watch.stop("retrieve")
-            places = self._rank(user, codes_K, scores_K)[: query.k]
+            places = self._rank(user, codes_K, scores_K, query)
             watch.stop("rank")
         return Answer(places, "retriever", watch.took_ms, self._funnel(query, len(codes_K), len(places)))
 
     def _retrieve(self, user: Batch, query: Query) -> tuple[Tensor, Tensor]:
         """Codes and scores of the best items that are allowed, best first: [K] each."""
-        include = None if query.include is None else torch.tensor(sorted(query.include), dtype=torch.int64)
+        include = None if query.allowed is None else self.catalogue.codes[query.allowed]
         scores_1K, codes_1K = self.index.search(
             self.retriever.user(user),
             min(max(self.candidates, query.k), len(self.catalogue)),
@@ -100,35 +112,43 @@ class Engine:
         there_K = codes_1K[0] >= 0
         return codes_1K[0][there_K], scores_1K[0][there_K]
 
-    def _rank(self, user: Batch, codes_K: Tensor, scores_K: Tensor) -> list[Place]:
-        """All candidates in their final order. Without a ranker, the retriever's."""
-        rows = self.catalogue.rows(codes_K).tolist()
-        first: list[float] = scores_K.tolist()
-        if self.ranker is None or self.rows is None or not rows:
-            return [Place(row, score, i + 1, score) for i, (row, score) in enumerate(zip(rows, first, strict=True))]
-        logits_K = self.ranker(self.rows.rows(user, codes_K[None], scores_K[None]))
-        # Stable: equal logits keep the retriever's order.
-        order: list[int] = torch.sort(logits_K, descending=True, stable=True).indices.tolist()
-        logits: list[float] = logits_K.tolist()
-        return [Place(rows[i], first[i], i + 1, _probability(logits[i])) for i in order]
+    def _rank(self, user: Batch, codes_K: Tensor, scores_K: Tensor, query: Query) -> list[Place]:
+        """The best k candidates in their final order. Without a ranker it is the retriever's."""
+        rows_K = self.catalogue.rows(codes_K)
+        final_K = scores_K
+        if self.ranker is not None and self.rows is not None and len(rows_K):
+            final_K = self.ranker(self.rows.rows(user, codes_K[None], scores_K[None]))
+        rows, first, final = rows_K.tolist(), scores_K.tolist(), final_K.tolist()
+        score = (lambda x: x) if self.ranker is None else _probability
+        return [Place(rows[i], first[i], i + 1, score(final[i])) for i in self._order(final_K, rows_K, query)]
+
+    def _order(self, scores_K: Tensor, rows_K: Tensor, query: Query) -> list[int]:
+        """Which candidates take the places of an answer."""
+        if query.boosts is not None:
+            scores_K = scores_K + query.boosts[rows_K]
+        if query.temperature:
+            scores_K = drawn(scores_K, query.temperature, query.seed)
+        if query.diversity:
+            return diverse(scores_K, self.directions[rows_K], query.k, query.diversity)
+        return best(scores_K, query.k)
 
     def _popular(self, query: Query) -> list[Place]:
-        allowed = (
-            code
-            for code in self.popular
-            if code not in query.exclude and (query.include is None or code in query.include)
-        )
-        places = []
-        for i, code in enumerate(islice(allowed, query.k)):  # not all of a large catalogue
-            row = self.catalogue.row_of_code(code)
-            assert row is not None
-            score = math.log1p(self.catalogue.counts[row])
-            places.append(Place(row, score, i + 1, score))
-        return places
+        rows = (self.catalogue.row_of_code(code) for code in self.popular if code not in query.exclude)
+        allowed = (row for row in rows if row is not None and (query.allowed is None or query.allowed[row]))
+        # Not all of a large catalogue, but where boosts may bring up any of it.
+        several = max(self.candidates, query.k)
+        limit = query.k if query.takes_the_best else len(self.popular) if query.boosts is not None else several
+        rows_K = torch.tensor(list(islice(allowed, limit)), dtype=torch.int64)
+        scores = [math.log1p(self.catalogue.counts[row]) for row in rows_K.tolist()]
+        order = self._order(torch.tensor(scores, dtype=torch.float64), rows_K, query)
+        return [Place(int(rows_K[i]), scores[i], i + 1, scores[i]) for i in order]
 
     def _funnel(self, query: Query, retrieved: int, answered: int) -> dict[str, int]:
-        known = {code for code in query.exclude if self.catalogue.row_of_code(code) is not None}
-        allowed = len(self.catalogue) - len(known) if query.include is None else len(query.include - known)
+        known = [row for code in query.exclude if (row := self.catalogue.row_of_code(code)) is not None]
+        if query.allowed is None:
+            allowed = len(self.catalogue) - len(known)
+        else:
+            allowed = int(query.allowed.sum()) - int(query.allowed[known].sum())
         return {"catalogue": len(self.catalogue), "allowed": allowed, "retrieved": retrieved, "answered": answered}
 
 

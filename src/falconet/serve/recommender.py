@@ -11,77 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.functional import normalize
+from torch import Tensor
 
 from falconet.errors import ConfigError, DataError
+from falconet.serve.answers import Item, Met, Recommendation, RecommendedItem, SimilarItem
 from falconet.serve.bundle import Bundle, load_bundle
+from falconet.serve.changes import ItemChanges
 from falconet.serve.engine import Answer, Place, Query
-from falconet.serve.events import HIDE, Event, Outcome, Who, check_id
-from falconet.serve.features import Value
+from falconet.serve.events import Event, Outcome, Who
+from falconet.serve.filters import Filters
+from falconet.serve.past import Past
+from falconet.serve.request import Request
 from falconet.serve.samples import Sample, sample_people, spread
-from falconet.serve.store import Store
+from falconet.serve.store import Page, Store
 from falconet.serve.tables import Id
 
-_TRAINING = "training"  # the type of a history item that was met before the bundle was built
 _VERBS = {"like": "liked", "rating": "rated", "click": "looked at"}
-
-
-@dataclass(frozen=True)
-class Item:
-    """An item as people see it. `attributes` are plain values, such as genres."""
-
-    item_id: Id
-    title: str
-    attributes: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class SimilarItem(Item):
-    """An item near another; `similarity` is the cosine of their vectors."""
-
-    similarity: float
-
-
-@dataclass(frozen=True)
-class RecommendedItem(Item):
-    """One recommendation. Ranks count from 1; `score` is the ranker's probability, without a ranker the retriever's.
-
-    `source`: the stage that found it, "retriever" or "popular"; `because`: the item of the history the reason names.
-    """
-
-    retriever_score: float
-    retriever_rank: int
-    score: float
-    rank: int
-    source: str
-    reason: str
-    because: Id | None
-
-
-@dataclass(frozen=True)
-class Met:
-    """An item of the history that was used. `type` is that of its last event, or "training"."""
-
-    item_id: Id
-    title: str
-    type: str
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """The answer to one request.
-
-    `cold_start`: the person is unknown to training, or nothing is known of what they met. `history`: what was used,
-    oldest first. `funnel`: items left after each stage. `took_ms`: milliseconds per stage, and in `total`.
-    """
-
-    items: list[RecommendedItem]
-    cold_start: bool
-    recommendation_id: str
-    bundle: str
-    history: list[Met]
-    funnel: dict[str, int]
-    took_ms: dict[str, float]
 
 
 class Recommender:
@@ -93,8 +38,9 @@ class Recommender:
     def __init__(self, bundle: Bundle, store: Store | None = None) -> None:
         self.bundle, self.store = bundle, store
         self._engine, self._catalogue, self._people = bundle.engine, bundle.engine.catalogue, bundle.engine.people
-        vectors_ND = bundle.vectors[:, :-1] if bundle.config.bias else bundle.vectors
-        self._directions_ND = normalize(vectors_ND, dim=-1)
+        self._past = Past(bundle.engine, store)
+        self._changes = None if store is None else ItemChanges(store, self._catalogue)
+        self._filters = Filters(self._catalogue.columns)
         self._samples = sample_people(self._people, self._catalogue)
 
     @classmethod
@@ -108,48 +54,78 @@ class Recommender:
             torch.set_num_threads(threads)
         return cls(load_bundle(path), store)
 
-    def recommend(
-        self,
-        user_id: Id | None = None,
-        *,
-        session_id: Id | None = None,
-        history: Sequence[Id] | None = None,
-        k: int = 10,
-        exclude_seen: bool = True,
-        exclude_ids: Collection[Id] = (),
-        include_ids: Collection[Id] | None = None,
-        context: Mapping[str, Value] | None = None,
-    ) -> Recommendation:
-        """The best k items for a user, a visitor's session, or whoever met the items of `history` (oldest first).
+    def recommend(self, user_id: Id | None = None, **asked: Any) -> Recommendation:
+        """The best k items for a user, a visitor's session, or whoever met the items of a history.
 
-        A `history` that is given stands in place of all that is known of the person. `exclude_ids` never appear; with
-        `include_ids` nothing else does; items the person hid are gone for good; `exclude_seen` leaves out what they
-        met. Fewer than k items come back only where fewer are left. Unknown people and items are no error.
-        Raises ConfigError or DataError, naming the field, for values that make no sense.
+        Takes what `Request` has: `recommend(7, k=20, filter="year > 1990")`. Fewer than k items come back only where
+        fewer are left. Unknown people and items are no error. Items that are hidden or expired never appear, nor does
+        what a person hid. Raises ConfigError or DataError, naming the field, for values that make no sense.
         """
+        answer = self._answer(Request(user_id=user_id, **asked), shown=())
+        if self.store is not None:
+            who, request, now = answer.who, answer.request.to_plain(), time.time_ns() // 1000
+            shown = tuple(item.item_id for item in answer.said.items)
+            self.store.save_page(answer.said.recommendation_id, Page(who=who, request=request, shown=shown), now)
+        return answer.said
+
+    def next(self, recommendation_id: str, k: int | None = None) -> Recommendation:
+        """The next page of an answer: k more items that none of its pages has shown, under the same id.
+
+        It knows what has happened since. Raises DataError for an id that no answer had, or one that was forgotten.
+        """
+        store = self._store("next pages")
+        while True:
+            page = store.page(recommendation_id)
+            if page is None:
+                raise DataError(
+                    f"no answer has the `recommendation_id` {recommendation_id!r}", hint="that of a former answer"
+                )
+            request = Request.from_plain(page.request)
+            answer = self._answer(replace(request, k=k or request.k), shown=page.shown)
+            items = [item.item_id for item in answer.said.items]
+            if store.extend_page(recommendation_id, len(page.shown), items):  # else another page came between
+                return replace(answer.said, recommendation_id=recommendation_id)
+
+    def rank(self, item_ids: Collection[Id], user_id: Id | None = None, **asked: Any) -> Recommendation:
+        """The given items, those that may be shown, in the order that suits a person, with their scores."""
+        every = {"exclude_seen": False, "k": max(len(item_ids), 1), "include_ids": item_ids}
+        return self._answer(Request(user_id=user_id, **{**asked, **every}), shown=()).said
+
+    def count(self, filter: str, parameters: Mapping[str, Any] | None = None) -> int:
+        """How many items a filter holds for. Raises DataError, saying where it is wrong."""
+        return int(self._filters.mask(filter, parameters).sum())
+
+    def _answer(self, request: Request, shown: Collection[Id]) -> _Said:
         start = time.perf_counter()
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ConfigError(f"`k` must be a whole number of at least 1, not {k!r}")
-        who = self._who(user_id, session_id)
-        row = self._people.row(who.id) if who is not None and who.kind == "user" else None
-        met = self._met(who, row, history)
-        seen = self._seen(who, row) | self._codes(history or (), "history") if exclude_seen else frozenset()
+        past = self._past
+        who = past.who(request.user_id, request.session_id)
+        row, hidden = past.row(who), past.hidden(who)
+        met = past.met(who, request.history, hidden)
+        exclude = hidden | past.seen(who, request.exclude_seen) | past.codes(request.exclude_ids, "exclude_ids")
+        if request.exclude_seen is True:
+            exclude |= past.codes(request.history or (), "history")
+        if self._changes is not None:
+            exclude |= self._changes.gone()
         query = Query(
-            k=k,
+            k=request.k,
             person=row,
             user_id=who.id if who is not None and who.kind == "user" else None,
             history=[code for code, _ in met],
-            exclude=seen | self._hidden(who) | self._codes(exclude_ids, "exclude_ids"),
-            include=None if include_ids is None else self._codes(include_ids, "include_ids"),
-            context=context or {},
+            exclude=exclude | past.codes(shown, "shown"),
+            allowed=self._allowed(request),
+            context=request.context,
+            boosts=self._boosts(request),
+            diversity=request.diversity,
+            temperature=request.temperature,
+            seed=request.seed,
         )
         read_ms = (time.perf_counter() - start) * 1000
         answer = self._engine.answer(query)
         explain = time.perf_counter()
-        items = self._explain(answer, met)
+        items = self._explain(answer, met if request.explain else ())
         end = time.perf_counter()
         took = {"history": read_ms, **answer.took_ms, "explain": (end - explain) * 1000, "total": (end - start) * 1000}
-        return Recommendation(
+        said = Recommendation(
             items,
             cold_start=row is None or (not met and self._engine.features.uses_history),
             recommendation_id=uuid.uuid4().hex,
@@ -158,12 +134,48 @@ class Recommender:
             funnel=answer.funnel,
             took_ms={stage: round(ms, 3) for stage, ms in took.items()},
         )
+        return _Said(said, request, who)
+
+    def _allowed(self, request: Request) -> Tensor | None:
+        """Which rows of the catalogue may appear; None for all."""
+        allowed = None
+        if request.filter is not None:
+            allowed = torch.from_numpy(self._filters.mask(request.filter, request.parameters))
+        if request.include_ids is not None:
+            included = torch.zeros(len(self._catalogue), dtype=torch.bool)
+            codes = self._past.codes(request.include_ids, "include_ids")
+            included[self._catalogue.rows(torch.tensor(sorted(codes), dtype=torch.int64))] = True
+            allowed = included if allowed is None else allowed & included
+        return allowed
+
+    def _boosts(self, request: Request) -> Tensor | None:
+        """What is added to the score of every row of the catalogue."""
+        if not request.boosts:
+            return None
+        total = torch.zeros(len(self._catalogue), dtype=torch.float64)
+        for expression, by in request.boosts.items():
+            total[torch.from_numpy(self._filters.mask(expression, request.parameters))] += by
+        return total
+
+    def _store(self, what: str) -> Store:
+        if self.store is None:
+            raise ConfigError(f"this recommender has no store of {what}", hint="Recommender.load(bundle, store)")
+        return self.store
 
     def add_events(self, events: Sequence[Event]) -> list[Outcome]:
         """Store events; the next `recommend` of their people sees them. An outcome for each, in order."""
-        if self.store is None:
-            raise ConfigError("this recommender has no store of events", hint="Recommender.load(bundle, store)")
-        return self.store.add_events([self._normal(event) for event in events])
+        return self._store("events").add_events([self._past.normal(event) for event in events])
+
+    def put_item(self, item_id: Id, *, hidden: bool = False, expires: int | None = None) -> None:
+        """Say whether an item may be recommended, and until when (µs since 1970); every process knows it at once."""
+        self._store("items").put_item(self._catalogue.ids.normal(item_id), hidden=hidden, expires=expires)
+
+    def forget(self, user_id: Id | None = None, session_id: Id | None = None) -> int:
+        """Delete all that the store has of a person; how many events there were. The bundle keeps what it learned."""
+        who = self._past.who(user_id, session_id)
+        if who is None:
+            raise ConfigError("nobody to forget", hint="a `user_id` or a `session_id`")
+        return self._store("people").forget(who)
 
     def similar(self, item_id: Id, k: int = 10) -> list[SimilarItem]:
         """The k items nearest to one, nearest first. Raises DataError for an item the catalogue does not have."""
@@ -171,7 +183,7 @@ class Recommender:
         if row is None:
             raise DataError(f"no item {item_id!r} in the catalogue", hint="`search_items` finds items by title")
         with torch.inference_mode():
-            nearness_N = self._directions_ND @ self._directions_ND[row]
+            nearness_N = self._engine.directions @ self._engine.directions[row]
             nearness_N[row] = -math.inf
             order_N = torch.sort(nearness_N, descending=True, stable=True).indices
         near = order_N[: min(k, len(self._catalogue) - 1)].tolist()
@@ -184,7 +196,7 @@ class Recommender:
     def start_items(self, k: int = 12) -> list[Item]:
         """Well-known items as unlike each other as possible, for a new visitor to choose from."""
         pool = [self._catalogue.row_of_code(code) for code in self._engine.popular[:120]]
-        rows = spread([row for row in pool if row is not None], self._directions_ND, k)
+        rows = spread([row for row in pool if row is not None], self._engine.directions, k)
         return [Item(*self._shown(row)) for row in rows]
 
     def sample_users(self) -> list[Sample]:
@@ -210,64 +222,6 @@ class Recommender:
             "verb": self.bundle.config.verb,
         }
 
-    def _who(self, user_id: Id | None, session_id: Id | None) -> Who | None:
-        for name, value in (("user_id", user_id), ("session_id", session_id)):
-            if value is not None:
-                check_id(value, name)
-        who = Who.of(user_id, session_id)
-        return replace(who, id=self._people.ids.normal(who.id)) if who is not None and who.kind == "user" else who
-
-    def _normal(self, event: Event) -> Event:
-        """An event with ids as the training data has them, so that "7" and 7 are one person where ids are numbers."""
-        user = None if event.user_id is None else self._people.ids.normal(event.user_id)
-        return replace(event, user_id=user, item_id=self._catalogue.ids.normal(event.item_id))
-
-    def _met(self, who: Who | None, row: int | None, history: Sequence[Id] | None) -> list[tuple[int, str]]:
-        """What the person met, oldest first: training's history, then events; hidden ones left out.
-
-        An item that was met again moves to its new place.
-        """
-        length = self._engine.features.length
-        if history is not None:
-            codes = [code for item in history if (code := self._code(item, "history")) is not None]
-            return [(code, "view") for code in list(dict.fromkeys(reversed(codes)))[:length][::-1]]
-        hidden = self._hidden(who)
-        events = self._events(who, hidden)
-        known = [] if row is None else self._engine.features.history(row)
-        old = [(code, _TRAINING) for code in known if code not in events and code not in hidden]
-        return [*old, *events.items()][-length:]
-
-    def _events(self, who: Who | None, hidden: Collection[int]) -> dict[int, str]:
-        """Code and type of the last items of the catalogue that the person's events are of, oldest first."""
-        if self.store is None or who is None:
-            return {}
-        wanted = limit = self._engine.features.length
-        while True:
-            met = self.store.history(who, limit)
-            codes = ((self._catalogue.code(item), kind) for item, kind in met)
-            found = {code: kind for code, kind in codes if code is not None and code not in hidden}
-            if len(found) >= wanted or len(met) < limit:
-                return found
-            limit *= 4  # items newer than the bundle, and hidden ones, must not push out the others
-
-    def _hidden(self, who: Who | None) -> frozenset[int]:
-        if self.store is None or who is None:
-            return frozenset()
-        return self._codes(self.store.seen(who, (HIDE,)), "hidden")
-
-    def _seen(self, who: Who | None, row: int | None) -> frozenset[int]:
-        """Codes of everything the person met, in training and since."""
-        before = frozenset() if row is None else frozenset(self._people.seen(row).tolist())
-        return before if self.store is None or who is None else before | self._codes(self.store.seen(who), "seen")
-
-    def _code(self, item: Id, name: str) -> int | None:
-        check_id(item, name)
-        return self._catalogue.code(item)
-
-    def _codes(self, items: Collection[Id], name: str) -> frozenset[int]:
-        """Codes of the items the catalogue has."""
-        return frozenset(code for item in items if (code := self._code(item, name)) is not None)
-
     def _shown(self, row: int) -> tuple[Id, str, dict[str, Any]]:
         return self._catalogue.ids.values[row], self._catalogue.titles[row], self._catalogue.attributes(row)
 
@@ -284,7 +238,7 @@ class Recommender:
         nearest: list[tuple[float, int]] = []
         if past and rows and answer.source != "popular":
             with torch.inference_mode():
-                near_KH = self._directions_ND[rows] @ self._directions_ND[[row for row, _ in past]].T
+                near_KH = self._engine.directions[rows] @ self._engine.directions[[row for row, _ in past]].T
                 best = near_KH.max(dim=1)
             nearest = list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
         items = []
@@ -303,3 +257,12 @@ class Recommender:
 
     def _popular_reason(self, place: Place) -> str:
         return f"Popular with {self._catalogue.counts[place.row]:,} people"
+
+
+@dataclass(frozen=True)
+class _Said:
+    """An answer, what it answers, and to whom."""
+
+    said: Recommendation
+    request: Request
+    who: Who | None

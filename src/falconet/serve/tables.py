@@ -100,6 +100,12 @@ class Catalogue:
         row = self.ids.row(item_id)
         return None if row is None else self._codes[row]
 
+    @property
+    def columns(self) -> dict[str, pa.ChunkedArray]:
+        """What people see of all items: ids, titles, and attributes without the prefix."""
+        shown = {name.removeprefix(SHOW): self.table.column(name) for name in self._shown}
+        return {**shown, "item_id": self.table.column("item_id"), "title": self.table.column("title")}
+
     def attributes(self, row: int) -> dict[str, Any]:
         """What there is to show of an item beside its title: names without the prefix, plain values."""
         values = {name.removeprefix(SHOW): self.table.column(name)[row].as_py() for name in self._shown}

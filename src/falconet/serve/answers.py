@@ -1,0 +1,66 @@
+"""What a recommender answers with, as plain values that become JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from falconet.serve.tables import Id
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item as people see it. `attributes` are plain values, such as genres."""
+
+    item_id: Id
+    title: str
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SimilarItem(Item):
+    """An item near another; `similarity` is the cosine of their vectors."""
+
+    similarity: float
+
+
+@dataclass(frozen=True)
+class RecommendedItem(Item):
+    """One recommendation. Ranks count from 1; `score` is the ranker's probability, without a ranker the retriever's.
+
+    `source`: the stage that found it, "retriever" or "popular"; `because`: the item of the history the reason names.
+    """
+
+    retriever_score: float
+    retriever_rank: int
+    score: float
+    rank: int
+    source: str
+    reason: str
+    because: Id | None
+
+
+@dataclass(frozen=True)
+class Met:
+    """An item of the history that was used. `type` is that of its last event, or "training"."""
+
+    item_id: Id
+    title: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The answer to one request.
+
+    `cold_start`: the person is unknown to training, or nothing is known of what they met. `history`: what was used,
+    oldest first. `funnel`: items left after each stage. `took_ms`: milliseconds per stage, and in `total`.
+    """
+
+    items: list[RecommendedItem]
+    cold_start: bool
+    recommendation_id: str
+    bundle: str
+    history: list[Met]
+    funnel: dict[str, int]
+    took_ms: dict[str, float]

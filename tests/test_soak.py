@@ -14,27 +14,25 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no process groups to kill")
-def test_a_run_killed_in_every_step_ends_with_the_same_report() -> None:
-    done = subprocess.run(
-        [sys.executable, "soak/kill_run.py", "--quick"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=580,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "equal byte for byte" in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
-def test_a_fit_and_a_write_whose_workers_are_killed_give_the_same_bytes() -> None:
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["kill_run.py"], "equal byte for byte"),
+        (["kill_dask.py", "--seed", "1"], "equal byte for byte, no worker and no half output left"),
+        (["kill_train.py", "--seed", "1"], "weights and figures equal byte for byte"),
+        pytest.param(
+            ["flat.py"],
+            "flat over 24 of 30 epochs",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="no /proc"),
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_long_check_shortened(command: list[str], said: str) -> None:
+    name, *flags = command
     done = subprocess.run(
-        [sys.executable, "soak/kill_dask.py", "--quick", "--seed", "1"],
+        [sys.executable, f"soak/{name}", "--quick", *flags],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
@@ -43,4 +41,4 @@ def test_a_fit_and_a_write_whose_workers_are_killed_give_the_same_bytes() -> Non
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "equal byte for byte, no worker and no half output left" in done.stdout
+    assert said in done.stdout

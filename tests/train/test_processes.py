@@ -127,13 +127,6 @@ def test_tables_may_be_exchanged_in_half_the_bytes(data: Path, two: dict[str, An
     assert two["bfloat16"] == pytest.approx(Trainer(config()).fit(net(), loader(data)).metrics["loss"], rel=1e-2)
 
 
-def test_every_row_is_used_once_in_an_order_that_changes(data: Path, two: dict[str, Any]) -> None:
-    alone = [float(x) for batch in loader(data).batches(0) for x in batch.features["age"].tolist()]  # type: ignore[union-attr]
-    first, second = two["order"]
-    assert sorted(first) == sorted(second) == sorted(alone)
-    assert first != second
-
-
 def test_a_mistake_of_the_main_process_is_everybodys(two: dict[str, Any]) -> None:
     assert "nothing" in two["mistake"]
 

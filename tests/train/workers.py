@@ -278,7 +278,6 @@ def everything(rows: Path, data: Path, held_out: Path, folder: Path) -> dict[str
         found["softmax"] = softmax_gradients(*softmax_inputs())
         found["loose"] = train_loose(data)
         found["bfloat16"] = exchanged_in_bfloat16(data)
-        found["order"] = [walk(data, runtime, epoch) for epoch in (0, 1)]
         cut_off(data, folder, 7)
         with runtime.main_first():
             there = float((folder / "download").exists())

@@ -1,0 +1,410 @@
+"""Small trainings that come to the same on any number of processes, and mistakes that all of them hear of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from falconet.batch import Batch
+from falconet.loader.loader import Loader
+from falconet.metrics.binary import BinaryMetrics
+from falconet.nn.embedding import Tables
+from falconet.schema import Column
+from falconet.train import parallel
+from falconet.train.callbacks import Callback
+from falconet.train.runtime import Runtime
+from falconet.train.trainer import Trainer
+from train.workers import (
+    OneSided,
+    Rows,
+    assert_equal_replicas,
+    config,
+    loader,
+    net,
+    of,
+    walk,
+    weights,
+)
+
+SIZES = (10, 3, 7, 1, 6)  # rows of files
+CONSTANT = config(optimizer="sgd", learning_rate=0.1, table_optimizer="sgd", table_learning_rate=0.1)
+
+
+def of_all(value: Any) -> list[Any]:
+    """A value of every process, by rank."""
+    world = Runtime.peek()[1]
+    values: list[Any] = [None] * world
+    if world == 1:
+        return [value]
+    dist.all_gather_object(values, value)
+    return values
+
+
+class Seen(Callback):
+    """The figures of every step."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self.losses: list[float] = []
+        self.steps: list[int] = []
+
+    def step(self, step: int, figures: Mapping[str, float]) -> None:
+        self.steps.append(step)
+        self.rates.append(figures["learning_rate"])
+        self.losses.append(figures["loss"])
+
+
+class Shared(Rows):
+    """The steps of whole batches, dealt to however many processes there are."""
+
+    def batches(self, epoch: int = 0, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:  # type: ignore[override]
+        for (batch,) in self.steps[start:]:
+            part = batch[rank * batch.rows // world : (rank + 1) * batch.rows // world]
+            yield of(part, batch.rows)
+
+
+def uneven_files(folder: Path) -> tuple[list[int], list[float]]:
+    """Steps of every process through 27 rows in five files, four at a time, and the ages of all rows they had."""
+    rows = Loader(folder, batch_size=4)
+    rank, world = Runtime.peek()
+    steps = of_all(sum(1 for _ in rows.batches(0, 0, rank, world)))
+    mine = [batch.features["age"].tolist() for batch in rows.batches(0, 0, rank, world)]  # type: ignore[union-attr]
+    return steps, [age for ages in of_all([age for ages in mine for age in ages]) for age in ages]
+
+
+def train_on_uneven_files(folder: Path) -> tuple[dict[str, Tensor], list[float]]:
+    """The weights and losses of two epochs, in three parts a step: the last batch has three rows.
+
+    Without BatchNorm, whose statistics are those of a part, and which rows are in one depends on the processes.
+    """
+    model, seen = net(), Seen()
+    model.rest[1] = nn.Identity()
+    chosen = config(optimizer="sgd", table_optimizer="sgd", epochs=2, learning_rate=0.01, accumulate=3)
+    with counted_sums() as sums:
+        Trainer(chosen, callbacks=[seen]).fit(model, Loader(folder, batch_size=4, shuffle=True, seed=7))
+    assert_equal_replicas(model)
+    if Runtime.peek()[1] > 1:
+        assert len(sums) == len(seen.steps)  # one all-reduce for each step
+    return weights(model), seen.losses
+
+
+@contextlib.contextmanager
+def counted_sums() -> Iterator[list[int]]:
+    """The sizes of gradients that DistributedDataParallel adds up."""
+    sizes: list[int] = []
+    real = parallel._sum
+
+    def counting(gradients: Tensor) -> torch.futures.Future[Tensor]:
+        sizes.append(gradients.numel())
+        return real(gradients)
+
+    parallel._sum = counting
+    try:
+        yield sizes
+    finally:
+        parallel._sum = real
+
+
+class Given(nn.Module):
+    """Its loss is in the data; the one weight has no say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, batch: Batch) -> Tensor:
+        return batch.features["error"] + self.weight  # type: ignore[operator]
+
+    def loss(self, batch: Batch) -> Tensor:
+        return self(batch)
+
+
+class Count(BinaryMetrics):
+    """How many rows there were."""
+
+    def finish(self, state: dict[str, Tensor]) -> dict[str, float]:
+        return {"count": float(len(next(iter(state.values()))))}
+
+
+def judged() -> list[dict[str, float]]:
+    """Loss and number of seven rows, of which the first is wrong, by rank."""
+    error = torch.tensor([3.5, 0, 0, 0, 0, 0, 0])
+    rows = Shared([Batch.of({"error": error}, {"y": torch.tensor([1.0, 0, 0, 1, 0, 1, 0])})])
+    counted = Trainer(CONSTANT).evaluate(Given(), rows, Count())
+    return of_all({**counted, **Trainer(CONSTANT).evaluate(Given(), rows, BinaryMetrics())})
+
+
+class Fork(nn.Module):
+    """Two layers and a table of which a row uses one layer, and a layer and a table that nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sides = nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)])
+        self.tables = Tables([Column(name="code", dtype="int32", cardinality=4)], 1)
+        self.never, self.unused = nn.Linear(2, 2), Tables([Column(name="nobody", dtype="int32", cardinality=3)], 2)
+
+    def loss(self, batch: Batch) -> Tensor:
+        x, side = batch.features["x"], batch.features["side"]
+        assert isinstance(x, Tensor)
+        assert isinstance(side, Tensor)
+        value = self.tables(batch)["code"].squeeze(1)
+        for number, layer in enumerate(self.sides):
+            if (side == number).any():
+                value = value + torch.where(side == number, layer(x.unsqueeze(1)).squeeze(1), 0.0)
+        return (value - batch.targets["y"]).square()
+
+
+def fork_rows() -> Shared:
+    """Steps in which half of the rows use one layer, all of them the other, or, with padding alone, the first."""
+
+    def step(side: list[int], code: list[int]) -> Batch:
+        x = torch.tensor([0.5, -1.0, 2.0, 1.0])
+        features = {"x": x, "side": torch.tensor(side), "code": torch.tensor(code)}
+        return Batch.of(features, {"y": x.square()})
+
+    steps = [step([0, 0, 1, 1], [1, 2, 0, 0]), step([1, 1, 1, 1], [3, 3, 1, 2]), step([0, 0, 0, 0], [0, 0, 0, 0])]
+    return Shared(steps * 3)
+
+
+def train_fork(parts: int) -> dict[str, Tensor]:
+    """The weights after nine steps of Adam, which would move a layer whose gradient is zero instead of none."""
+    torch.manual_seed(0)
+    model = Fork()
+    Trainer(config(learning_rate=0.1, table_learning_rate=0.1, accumulate=parts)).fit(model, fork_rows())
+    assert_equal_replicas(model)
+    return weights(model)
+
+
+class OnlyTables(nn.Module):
+    """A model without a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = Tables([Column(name="code", dtype="int32", cardinality=4)], 2)
+
+    def loss(self, batch: Batch) -> Tensor:
+        return (self.tables(batch)["code"].sum(1) - batch.targets["y"]).square()
+
+
+class OnlyDense(nn.Module):
+    """A model without a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def loss(self, batch: Batch) -> Tensor:
+        x = batch.features["x"]
+        assert isinstance(x, Tensor)
+        return (self.layer(x.unsqueeze(1)).squeeze(1) - batch.targets["y"]).square()
+
+
+def train_only(kind: type[nn.Module]) -> dict[str, Tensor]:
+    """Weights after an epoch, where each process began with other weights: rank 0's count."""
+    torch.manual_seed(Runtime.peek()[0])
+    model = kind()
+    Trainer(CONSTANT).fit(model, fork_rows())
+    assert_equal_replicas(model)
+    return weights(model)
+
+
+def rates(data: Path, held_out: Path) -> dict[str, list[list[float]]]:
+    """The learning rates of all steps, by rank: with StepLR(10) of torch's, and on plateaus that only rank 0 sees."""
+    found = {}
+    for schedule, changes in (("step", {"decay_every": 10, "epochs": 3}), ("plateau", {"decay_every": 1, "epochs": 4})):
+        seen = Seen()
+        chosen = config(schedule=schedule, monitor="auc", **changes)
+        rows = loader(data, 32 if schedule == "step" else 320)
+        Trainer(chosen, callbacks=[seen]).fit(net(), rows, Loader(held_out, batch_size=4), metrics=OneSided())
+        found[schedule] = of_all(seen.rates)
+    return found
+
+
+def half(data: Path) -> float:
+    """The loss of an epoch in float16, whose first steps overflow on the process that has the steep rows alone."""
+    rows = [Batch.of({"x": torch.tensor([1.0, 1.0, 1.0, 300.0])}, {"y": torch.zeros(4)})] * 12
+    torch.manual_seed(0)
+    model = OnlyDense()
+    Trainer(config(optimizer="sgd", learning_rate=1e-6, precision="float16")).fit(model, Shared(rows))
+    assert_equal_replicas(model)
+    tables = net()
+    result = Trainer(config(precision="float16")).fit(tables, loader(data))
+    assert_equal_replicas(tables)
+    return float(result.metrics["loss"])
+
+
+def said(act: Callable[[], object]) -> list[str]:
+    """The errors that an act ends with, by rank: all processes come back from it."""
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        return of_all(f"{type(error).__name__}: {error.args[0]}")
+    return of_all("no error")
+
+
+class FailsOn(Callback):
+    """Fails in one call, on one process; notes on which processes it was told of the end."""
+
+    def __init__(self, rank: int, name: str) -> None:
+        self.ends = 0
+        if Runtime.peek()[0] == rank:
+            setattr(self, name, self.fail)
+
+    def fail(self, *_: object) -> None:
+        raise ValueError("the last one has had enough")
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+class MainOnly(Callback):
+    """Only for the main process; fails in its start there, if asked to."""
+
+    main_only = True
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.steps, self.fails = 0, fails
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        if self.fails:
+            raise ValueError("the main process has had enough")
+
+    def step(self, step: int, figures: Mapping[str, float]) -> None:
+        self.steps += 1
+
+
+def failing_callbacks(data: Path) -> dict[str, Any]:
+    """What all processes say where a callback of one fails."""
+    last = Runtime.peek()[1] - 1
+    found: dict[str, Any] = {}
+    for name in ("start", "step", "epoch"):
+        fails = FailsOn(last, name)
+        found[name] = said(lambda fails=fails: Trainer(CONSTANT, callbacks=[fails]).fit(net(), loader(data)))  # type: ignore[misc]
+        found[f"ends_{name}"] = of_all(fails.ends)
+    end = FailsOn(last, "end")
+    found["end"] = said(lambda: Trainer(CONSTANT, callbacks=[end]).fit(net(), loader(data)))
+    found["main"] = said(lambda: Trainer(CONSTANT, callbacks=[MainOnly(fails=True)]).fit(net(), loader(data)))
+    only = MainOnly()
+    Trainer(CONSTANT, callbacks=[only]).fit(net(), loader(data))
+    found["steps"] = of_all(only.steps)
+    return found
+
+
+class Signal(Callback):
+    """The last process gets a signal after a step."""
+
+    def __init__(self, step: int, number: int) -> None:
+        self.at, self.number = step, number
+
+    def step(self, step: int, figures: Mapping[str, float]) -> None:
+        rank, world = Runtime.peek()
+        if step == self.at and rank == world - 1:
+            os.kill(os.getpid(), self.number)
+
+
+def stopped(data: Path, folder: Path, step: int, taken: list[float]) -> int:
+    """Go on with a run until the step after one at which a process gets SIGTERM; the exit code. `taken`: ages seen."""
+
+    class Noting(Loader):
+        def batches(self, *place: int) -> Iterator[Batch]:  # type: ignore[override]
+            for batch in super().batches(*place):
+                taken.extend(batch.features["age"].tolist())  # type: ignore[union-attr]
+                yield batch
+
+    rows = Noting(data, batch_size=32, shuffle=True, seed=7)
+    try:
+        Trainer(config(), folder, callbacks=[Signal(step, signal.SIGTERM)]).fit(net(), rows, resume="auto")
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def saved_on_signal(data: Path, folder: Path) -> list[str]:
+    """The snapshots of a run after the step that follows a SIGUSR1 to the last process."""
+    found: list[str] = []
+
+    class Look(Callback):
+        def step(self, step: int, figures: Mapping[str, float]) -> None:
+            if step == 6:
+                found.extend(path.name for path in (folder / "snapshots").iterdir())
+
+    Trainer(config(), folder, callbacks=[Signal(4, signal.SIGUSR1), Look()]).fit(net(), loader(data))
+    return found
+
+
+class FullDisk(Callback):
+    """From a step on, files of the main process may not grow beyond some bytes."""
+
+    def __init__(self, step: int) -> None:
+        self.at = step
+
+    def limit(self, size: int) -> None:
+        import resource
+
+        if Runtime.peek()[0] == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+    def step(self, step: int, figures: Mapping[str, float]) -> None:
+        if step == self.at:
+            self.limit(1000)
+
+    def end(self) -> None:
+        self.limit(-1)
+
+
+def mistakes(data: Path, spoilt: Path, folder: Path) -> dict[str, list[str]]:
+    """What all processes say where the folder cannot be written, or a row is no number."""
+    (folder / "file").touch()
+    chosen = config(snapshot_steps=3)
+    return {
+        "file": said(lambda: Trainer(chosen, folder / "file/run").fit(net(), loader(data))),
+        "full": said(lambda: Trainer(chosen, folder / "full", callbacks=[FullDisk(4)]).fit(net(), loader(data))),
+        "again": said(lambda: Trainer(chosen, folder / "full").fit(net(), loader(data))),
+        "other": said(lambda: Trainer(config(epochs=5), folder / "full").fit(net(), loader(data), resume="auto")),
+        "nan": said(lambda: Trainer(chosen).fit(net(), Loader(spoilt, batch_size=32))),
+    }
+
+
+def agreeing(files: Path, data: Path, held_out: Path) -> dict[str, Any]:
+    """All that comes to the same on any number of processes."""
+    torch.set_num_threads(1)
+    with Runtime.start() as runtime:
+        return {
+            "uneven_files": uneven_files(files),
+            "train_on_uneven_files": train_on_uneven_files(files),
+            "order": [walk(data, runtime, epoch) for epoch in (0, 1, 2, 0)],
+            "judged": judged(),
+            **{f"fork_{parts}": train_fork(parts) for parts in (1, 3)},
+            "only_tables": train_only(OnlyTables),
+            "only_dense": train_only(OnlyDense),
+            "rates": rates(data, held_out),
+            "half": half(data),
+        }
+
+
+def several(files: Path, data: Path, held_out: Path, spoilt: Path, folder: Path) -> dict[str, Any]:
+    """All that the tests of a group of processes look at; the run in `folder` was begun by another number of them."""
+    torch.set_num_threads(1)
+    with Runtime.start():
+        found = agreeing(files, data, held_out)
+        taken: list[float] = []
+        found["stopped"] = of_all(stopped(data, folder / "run", 7, taken))
+        found["taken"] = [age for ages in of_all(taken) for age in ages]
+        found["saved_on_signal"] = saved_on_signal(data, folder / "asked")
+        found["callbacks"] = failing_callbacks(data)
+        found["mistakes"] = mistakes(data, spoilt, folder)
+    return found
+
+
+def alone(rank: int = 0) -> int:
+    """A group that does nothing but meet."""
+    with Runtime.start() as runtime:
+        return int(runtime.sums(torch.tensor([runtime.rank + rank])))

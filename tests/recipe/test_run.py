@@ -15,12 +15,15 @@ import pytest
 
 from falconet.datasets.synthetic import synthesize
 from falconet.errors import ArtifactError, ConfigError
+from falconet.evaluate.report import read_report
 from falconet.io.artifact import read_artifact, read_manifest
 from falconet.io.footer import read_schema, row_groups
 from falconet.progress import set_quiet
 from falconet.recipe.config import DataConfig, Recipe, StageConfig, read_recipe
 from falconet.recipe.lock import locked
 from falconet.recipe.run import raw_fingerprint, run
+from falconet.serve.bundle import load_bundle
+from falconet.serve.recommender import Recommender
 
 STEPS = ("prepare", "retriever", "ranker", "evaluate", "bundle")
 DEMO = Path(__file__).parent.parent.parent / "src/falconet/recipe/demo.toml"
@@ -189,10 +192,13 @@ def test_another_raw_file_of_the_same_size_is_noticed(recipe: Recipe, tmp_path: 
     assert keys[0] == keys[2] == keys[3]
 
 
-def test_a_retriever_without_anything_to_learn_is_refused(recipe: Recipe, work: Path) -> None:
-    popular = StageConfig(model="Popular", batch_size=512)
-    with pytest.raises(ConfigError, match="`Popular` has nothing to train"):
-        run(replace(recipe, retriever=popular), work)
+def test_a_retriever_in_closed_form_is_fitted_evaluated_and_served(recipe: Recipe, work: Path) -> None:
+    with pytest.raises(ConfigError, match="`EASE` has no training to set `epochs` of"):
+        run(replace(recipe, retriever=StageConfig(model="EASE", batch_size=512, train={"epochs": 2})), work)
+    run(replace(recipe, retriever=StageConfig(model="EASE", batch_size=512)), work)
+    models = read_report(work / "report.json")["models"]
+    assert models["retriever"]["ndcg@10"]["value"] > models["Popular"]["ndcg@10"]["value"]
+    assert len(Recommender(load_bundle(work / "bundle")).recommend(1, k=3).items) == 3
 
 
 def test_a_workflow_of_another_recipe_is_made_again(

@@ -24,6 +24,7 @@ from falconet.evaluate.tables import Users
 from falconet.hashing import hash_uint64
 from falconet.io.artifact import write_artifact
 from falconet.io.footer import data_files, read_schema
+from falconet.models.closed_form import Interactions
 from falconet.schema import Column, Schema, Tag
 
 KIND = "rows"
@@ -140,6 +141,15 @@ def count_items(rows: str | Path, cardinality: int) -> Tensor:
                 codes = torch.from_numpy(batch.column(0).to_numpy().astype(np.int64))
                 counts += torch.bincount(codes, minlength=cardinality)
     return counts
+
+
+def read_interactions(rows: str | Path) -> Interactions:
+    """Who took what in a folder of rows: what models in closed form are fitted on."""
+    schema = read_schema(rows)
+    names = [schema.one(side, Tag.ID).name for side in (Tag.USER, Tag.ITEM)]
+    tables = [pq.read_table(path, columns=names, partitioning=None) for path in data_files(rows)]
+    users, items = (np.concatenate([table.column(name).to_numpy() for table in tables]) for name in names)
+    return Interactions(torch.from_numpy(users.astype(np.int64)), torch.from_numpy(items.astype(np.int64)))
 
 
 def histories(schema: Schema, items: Schema) -> tuple[Column, ...]:

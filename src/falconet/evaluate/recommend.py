@@ -13,8 +13,8 @@ from torch import Tensor
 from falconet.batch import Batch, Ragged
 from falconet.evaluate.tables import Items
 from falconet.models.base import Model, Retriever
+from falconet.models.index import index_of
 from falconet.retrieval.candidates import CandidateRows
-from falconet.retrieval.exact import ExactIndex
 
 
 class Recommends(Protocol):
@@ -26,11 +26,11 @@ class Recommends(Protocol):
 
 
 class Retrieval:
-    """A retriever and the vectors of the whole catalogue."""
+    """A retriever and the index of the whole catalogue."""
 
     def __init__(self, retriever: Retriever, items: Items) -> None:
         self.retriever = retriever.eval()
-        self.index = ExactIndex(retriever.vectors(items.features), items.codes)
+        self.index = index_of(retriever, items.features, items.codes)
 
     @torch.inference_mode()
     def search(self, users: Batch, k: int, exclude: Ragged | None = None) -> tuple[Tensor, Tensor]:

@@ -13,16 +13,17 @@ import torch
 from falconet.config import from_plain
 from falconet.errors import ConfigError, FalconetError
 from falconet.evaluate.candidates import build_candidates
-from falconet.evaluate.cut import CandidateConfig, count_items, write_scout_rows
+from falconet.evaluate.cut import CandidateConfig, count_items, read_interactions, write_scout_rows
 from falconet.evaluate.evaluate import EvaluationConfig
 from falconet.evaluate.evaluate import evaluate as evaluate_models
 from falconet.evaluate.report import read_report, write_report
 from falconet.evaluate.tables import read_items, read_users
-from falconet.io.artifact import is_complete, read_manifest
+from falconet.io.artifact import is_complete, read_manifest, write_artifact
 from falconet.io.footer import data_files
 from falconet.loader.loader import Loader
 from falconet.models.base import MODELS, Retriever
-from falconet.models.store import load_model
+from falconet.models.closed_form import ClosedForm
+from falconet.models.store import load_model, save_model
 from falconet.progress import note
 from falconet.recipe.config import Recipe, StageConfig
 from falconet.recipe.names import inner_columns
@@ -132,13 +133,23 @@ def _plain(value: object) -> object:
 
 
 def _train(stage: StageConfig, rows: Path, folder: Path, seed: int, step: str) -> None:
-    """Train a stage's model on a folder of rows. A run of this step goes on where it stopped, another's is replaced."""
+    """Train a stage's model on a folder of rows, or fit it where it has a closed form.
+
+    A run of this step goes on where it stopped, another's is replaced.
+    """
     loader = Loader(rows, batch_size=stage.batch_size, shuffle=True, seed=seed)
     kind = MODELS[stage.model]
     torch.manual_seed(seed)
     model = kind.from_schema(loader.schema, from_plain(kind.Config, stage.config, where="config"))
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ConfigError(f"`{stage.model}` has nothing to train", hint="the report compares with Popular in any case")
+    if isinstance(model, ClosedForm):
+        if stage.train:
+            raise ConfigError(
+                f"`{stage.model}` has no training to set `{min(stage.train)}` of", hint="it is fitted, not trained"
+            )
+        model.fit(read_interactions(rows))
+        with write_artifact(folder, "run", extra={"step": step}, overwrite=True) as draft:
+            save_model(model, draft.path / "model")
+        return
     if isinstance(model, Retriever):
         model.set_counts(count_items(rows, len(model.counts)))
     config = from_plain(TrainConfig, {"seed": seed, **stage.train}, where="train")

@@ -1,0 +1,84 @@
+"""Search where a query is the scores of all items themselves: what models without vectors give."""
+
+# Shapes: B queries, N items, C codes of the catalogue, k results.
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from falconet.batch import Ragged
+from falconet.errors import ArtifactError, DataError
+from falconet.io.artifact import write_file
+
+FORMAT = "1"
+_KIND = "ScoreIndex"
+
+
+class ScoreIndex:
+    """Items by `codes_N` (int64, distinct), which are their places in a query of `cardinality` scores.
+
+    It is what `ExactIndex` is with a unit vector for each item, without writing these down.
+    """
+
+    def __init__(self, codes_N: Tensor, cardinality: int) -> None:
+        codes = codes_N.long().sort().values
+        if codes.dim() != 1 or (len(codes) and not 0 <= int(codes[0]) <= int(codes[-1]) < cardinality):
+            raise DataError(f"codes must be a list of numbers from 0 to {cardinality - 1}")
+        if bool((codes[1:] == codes[:-1]).any()):
+            raise DataError(f"code {int(codes[1:][codes[1:] == codes[:-1]][0])} is there twice")
+        self.codes = codes
+        """[N] int64, ascending."""
+        self.dim = cardinality
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def search(
+        self, queries_BC: Tensor, k: int, exclude: Ragged | None = None, include: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The best k items per query, as `Index.search` says. Raises DataError for queries that do not fit."""
+        if queries_BC.dim() != 2 or queries_BC.shape[1] != self.dim:
+            raise DataError(f"queries {tuple(queries_BC.shape)} are not the scores of {self.dim} codes")
+        if not bool(queries_BC.isfinite().all()):
+            raise DataError(f"query {int((~queries_BC.isfinite().all(1)).nonzero()[0])} is not finite")
+        if k < 1:
+            raise DataError(f"k must be at least 1, not {k}")
+        if exclude is not None and len(exclude) != len(queries_BC):
+            raise DataError(f"{len(exclude):,} lists of codes to exclude for {len(queries_BC):,} queries")
+        allowed_C = torch.zeros(self.dim, dtype=torch.bool, device=queries_BC.device)
+        allowed_C[self.codes if include is None else self.codes[torch.isin(self.codes, include.long())]] = True
+        scores_BC = queries_BC.detach().float().masked_fill(~allowed_C, -torch.inf)
+        if exclude is not None:
+            inside = (exclude.values >= 0) & (exclude.values < self.dim)
+            scores_BC[exclude.row_of_value()[inside], exclude.values[inside].long()] = -torch.inf
+        most = min(k, self.dim)
+        scores_Bk = scores_BC.new_full((len(scores_BC), k), -torch.inf)
+        codes_Bk = torch.full_like(scores_Bk, -1, dtype=torch.int64)
+        scores, codes = scores_BC.sort(dim=1, descending=True, stable=True)  # stable: ties stay by code
+        scores_Bk[:, :most] = scores[:, :most]
+        codes_Bk[:, :most] = torch.where(scores[:, :most] > -torch.inf, codes[:, :most], -1)
+        return scores_Bk, codes_Bk
+
+    def save(self, path: str | Path) -> None:
+        """Write the codes to one safetensors file, whole or not at all."""
+        said = {"kind": _KIND, "format": FORMAT, "cardinality": str(self.dim)}
+        write_file(path, save({"codes": self.codes.cpu()}, said))
+
+    @classmethod
+    def load(cls, path: str | Path) -> ScoreIndex:
+        """Read what `save` wrote. Raises ArtifactError for a file that is missing, damaged, or something else."""
+        try:
+            with safe_open(path, "pt") as file:
+                said = file.metadata() or {}
+                if (said.get("kind"), said.get("format")) != (_KIND, FORMAT):
+                    raise ArtifactError(f"`{path}` is not a score index of format {FORMAT}: it says {said}")
+                return cls(file.get_tensor("codes"), int(said["cardinality"]))
+        except FileNotFoundError as error:
+            raise ArtifactError(f"no index at `{path}`") from error
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise ArtifactError(f"`{path}` is not a whole index: {error}") from error

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from falconet.batch import Batch, Feature
@@ -121,7 +122,12 @@ class Loader:
         """From the next call of `batches` on, batches come out on this device."""
         self._device = parse_device(device)
         self._kept = None
-        self._choice = self._choose()
+        self._chosen: Choice | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches come out."""
+        return self._device
 
     @property
     def schema(self) -> Schema:
@@ -131,7 +137,7 @@ class Loader:
     @property
     def mode(self) -> Mode:
         """Where the columns are kept: "memory", "device", or "stream" for nowhere."""
-        return self._choice.mode
+        return self._choice().mode
 
     @property
     def rows(self) -> int:
@@ -175,7 +181,7 @@ class Loader:
         """
         if rank == 0 and self._memory == "auto" and not self._told:
             self._told = True
-            note(f"`{self.path}`: {in_words(self.rows, self.bytes, self._choice, self._device)}")
+            note(f"`{self.path}`: {in_words(self.rows, self.bytes, self._choice(), self._device)}")
         if start < 0:
             raise ConfigError(f"`start` must be a step, not {start}")
         made = self.make(epoch, range(start, len(self)), rank, world)
@@ -228,8 +234,9 @@ class Loader:
         self._resumed = False
         for batch in self.batches(self._epoch, self._step, rank, world):
             self._step += 1
+            if self._step == len(self):  # before the last batch is given, as some loops ask no more after it
+                self._epoch, self._step = self._epoch + 1, 0
             yield batch
-        self._epoch, self._step = self._epoch + 1, 0
 
     def set_epoch(self, epoch: int, step: int = 0) -> None:
         """Put the position at a step of an epoch."""
@@ -275,10 +282,10 @@ class Loader:
                 yield batch
 
     def _fetch(self, lanes: range) -> Fetch:
-        if self._choice.mode == "stream":
+        if self.mode == "stream":
             return Streamed(self._source)
         if self._kept is None or self._kept[0] != lanes:
-            device = self._device if self._choice.mode == "device" else torch.device("cpu")
+            device = self._device if self.mode == "device" else torch.device("cpu")
             self._kept = lanes, Kept(self._source, self._plan.groups_of(lanes), device)
         return self._kept[1]
 
@@ -290,11 +297,24 @@ class Loader:
     def _place(self) -> tuple[int, int]:
         return (self._runtime.rank, self._runtime.world) if self._runtime else Runtime.peek()
 
-    def _choose(self) -> Choice:
-        if self._memory != "auto":
-            return Choice(self._memory, 0)
-        local = self._runtime.local_world if self._runtime else read_place(os.environ).local_world
-        return choose(self.bytes, self._device, self._budget, local * self._workers)
+    def _choice(self) -> Choice:
+        if self._chosen is None:
+            if self._memory == "auto":
+                self._chosen = choose(self.bytes, self._device, self._budget, self._neighbours() * self._workers)
+            else:
+                self._chosen = Choice(self._memory, 0)
+        return self._chosen
+
+    def _neighbours(self) -> int:
+        """Processes of this machine."""
+        if self._runtime is not None:
+            return self._runtime.local_world
+        try:
+            return read_place(os.environ).local_world
+        except ConfigError:
+            if not dist.is_initialized():
+                raise
+            return dist.get_world_size()  # others started them, and said less
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process keeps its own columns."""

@@ -356,6 +356,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no `resource`")
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     block = (("12345::" + "é" * 250 + "::0.25\n") * 20_000).encode("latin-1")
     for name, blocks in (("small.dat", 8), ("large.dat", 40)):  # 42 MB, 211 MB

@@ -131,7 +131,7 @@ def test_any_values_with_nulls_come_back_in_order(
 ) -> None:
     monkeypatch.setattr(spill, "SLICES", 5)
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=10, deadline=None)
     @given(a=st.lists(VALUES[kind], min_size=30, max_size=80), b=st.lists(st.integers(0, 2), min_size=80, max_size=80))
     def check(a: list[Any], b: list[int]) -> None:
         frame = pl.DataFrame({"a": a, "b": b[: len(a)]}, schema_overrides={"a": getattr(pl, kind)})

@@ -451,16 +451,30 @@ def test_a_disk_that_does_not_tell_folders_apart_loses_no_row(tmp_path: Path, mo
 FULL_DISK = """
 import resource, sys
 import polars as pl
+import falconet as fl
 from falconet.compute.local import LocalExecutor
 from falconet.errors import DataError
 from falconet.etl.dataset import Dataset
+from falconet.etl.split import write_split
 from falconet.etl.writer import write
 from falconet.etl.types import column_of
 from falconet.schema import Schema
 
 data = Dataset(sys.argv[1])
 schema = Schema(tuple(column_of(name, dtype) for name, dtype in data.schema.items()))
+numbers = pl.DataFrame({"x": pl.Series(range(3000)).hash()})  # which no compression makes small
+fitted = fl.Workflow(["x"] >> fl.ops.Categorify()).fit(fl.Dataset(numbers))
+works = [
+    lambda: fitted.save(sys.argv[2], overwrite=True),
+    lambda: write_split(data, sys.argv[2], kind="random", user="user", overwrite=True),
+    lambda: fl.Dataset(data.collect()),
+]
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+for work in works:
+    try:
+        work()
+    except DataError as error:
+        print(str(error).replace("\\n", " "))
 for shuffle in ("none", "full"):
     for reads in (None, tuple(data.schema)):
         try:
@@ -479,7 +493,7 @@ def test_a_full_disk_is_one_clear_error_and_the_old_folder_stays(source: Path, t
         [sys.executable, "-c", FULL_DISK, str(source), str(out)], capture_output=True, text=True, check=True
     )
     lines = done.stdout.splitlines()
-    assert len(lines) == 4, done.stdout + done.stderr
+    assert len(lines) == 7, done.stdout + done.stderr
     assert all("cannot be written" in line and "is the disk full" in line for line in lines), lines
     assert digests(out) == before
     assert [path.name for path in place.iterdir()] == ["out"]

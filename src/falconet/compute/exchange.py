@@ -232,8 +232,8 @@ def _aside(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raise what the system has against writing a file as a DataError that names it."""
+    """Raise what the system has against writing a file as a DataError that names it; also by way of Polars."""
     try:
         yield
-    except OSError as error:
+    except (OSError, pl.exceptions.PolarsError) as error:
         raise DataError(f"`{path}` cannot be written: {error}", hint="is the disk full, or read-only?") from error

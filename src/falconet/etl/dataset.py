@@ -49,7 +49,7 @@ class Dataset:
     Of text: `separator` of CSV files (default: a comma, in `.tsv` files a tab; several characters, like `::`, then
     without quotes), `encoding`, `null_values` beside nothing at all, `quote` (None: there are no quotes), and
     `has_header=False` where the first line is data and `columns` are the names. CSV and JSON lines may be packed (.gz,
-    .zst, .bz2, .lz4). Types are those of all lines of all files (etl/text_files.py, etl/json_lines.py).
+    .zst, .bz2, .lz4). Types are those of all lines of all files (etl/text_types.py, etl/json_lines.py).
 
     All but Parquet is converted to it once, in bounded memory, in a private folder that goes when the process ends
     (TMPDIR says where; workers on other machines must see it). The index of a pandas frame is not part of the data.

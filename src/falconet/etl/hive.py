@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import polars as pl
 import pyarrow.parquet as pq
 
-from falconet.etl.text_files import guess, parse
+from falconet.etl.text_types import guess, parse
 
 Pairs = Sequence[tuple[str, str | None]]
 

@@ -11,11 +11,11 @@ import polars as pl
 
 from falconet.errors import ColumnNotFoundError, DataError
 from falconet.etl.fit import Inputs, ops_of
+from falconet.etl.names import made_by
 from falconet.etl.op import ColumnOp, FrameOp, Group, Op, float32
 from falconet.etl.ops.history import Histories
 from falconet.etl.plan import Bound, Given, Plan, Ref, label, numbered, run
 from falconet.etl.rowwise import Row
-from falconet.etl.selector import made_by
 from falconet.etl.types import polars_type
 from falconet.schema import Column
 

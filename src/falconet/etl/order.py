@@ -6,15 +6,18 @@ Both fit in 64 bits, so that one sort of whole numbers gives the order, without 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from falconet.hashing import hash_uint64
+from falconet.compute.executor import ROW
+from falconet.hashing import hash_uint64, stable_hash
 
 Numbers = NDArray[np.uint64]
 LIMIT = 2**32  # rows that can be ordered at a time
+BLOCK_ROWS = 131_072  # rows that PER_WORKER deals together
 _HALF = np.uint64(32)
 _BLOCK = 1 << 15  # numbers hashed at a time: what they need stays in the cache
 
@@ -48,6 +51,67 @@ def ranges(numbers: pl.Series, seed: int, count: int) -> Numbers:
     for start, stop in _blocks(len(given)):
         found[start:stop] = _key(given[start:stop], seed) * np.uint64(count) >> _HALF
     return found
+
+
+def numbered(start: int, rows: int) -> pl.Series:
+    """The numbers of so many rows, from `start` on."""
+    return pl.int_range(start, start + rows, dtype=pl.UInt64, eager=True)
+
+
+def place_of(number: int, seed: int) -> int:
+    """A part's or block's place in the order of this seed (a hash of its own, not that of the row of this number)."""
+    return stable_hash((number, 1), seed) or 0
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Buckets of FULL: equal ranges of its order."""
+
+    seed: int
+    count: int
+
+    def __call__(self, rows: pl.DataFrame) -> NDArray[np.uint64]:
+        return ranges(rows[ROW], self.seed, self.count)
+
+
+@dataclass(frozen=True)
+class Deal:
+    """PER_WORKER: which file each block of rows goes to."""
+
+    rows: int
+    files: int
+    block_rows: int
+    file_of: tuple[int, ...]
+
+    @classmethod
+    def of(cls, rows: int, files: int, seed: int) -> Deal:
+        block_rows = max(1, min(BLOCK_ROWS, -(-rows // files)))
+        blocks = max(1, -(-rows // block_rows))
+        file_of = [0] * blocks
+        for place, block in enumerate(sorted(range(blocks), key=lambda block: place_of(block, seed))):
+            file_of[block] = place % files
+        return cls(rows, files, block_rows, tuple(file_of))
+
+    def numbers(self, file: int) -> pl.Series:
+        """The rows of a file, ascending."""
+        blocks = [block for block, owner in enumerate(self.file_of) if owner == file]
+        starts = [(block * self.block_rows, min((block + 1) * self.block_rows, self.rows)) for block in blocks]
+        return pl.concat([numbered(0, 0), *(numbered(a, b - a) for a, b in starts)])
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Buckets of PER_WORKER: equal ranges of the order within each file."""
+
+    deal: Deal
+    seed: int
+    per_file: int
+
+    def __call__(self, rows: pl.DataFrame) -> NDArray[np.uint64]:
+        block = rows[ROW].to_numpy() // np.uint64(self.deal.block_rows) % np.uint64(len(self.deal.file_of))
+        file = np.array(self.deal.file_of, np.uint64)[block]
+        found: NDArray[np.uint64] = file * np.uint64(self.per_file) + ranges(rows[ROW], self.seed, self.per_file)
+        return found
 
 
 def _key(numbers: Numbers, seed: int) -> Numbers:

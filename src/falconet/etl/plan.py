@@ -14,8 +14,8 @@ import polars as pl
 
 from falconet.compute.executor import ROW
 from falconet.errors import ConfigError, SchemaError
+from falconet.etl.names import made_by
 from falconet.etl.op import ColumnOp, FrameOp, Group, KeyedOp, Op, StatOp
-from falconet.etl.selector import made_by
 from falconet.etl.table import as_plain, plain_type
 from falconet.etl.types import column_of, polars_type
 from falconet.schema import Column

@@ -8,13 +8,13 @@ x + y, [x, y]         and           x - ["a"]  without          x["a"], x[["a", 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from falconet.errors import ColumnNotFoundError, ConfigError
-from falconet.etl.names import repeated
+from falconet.etl.names import checked_names, flat, made_by, regroup, repeated, sources_of
 from falconet.schema import Column
 
 if TYPE_CHECKING:
@@ -80,12 +80,12 @@ class Node(ABC):
         return Joined.of(as_node(other), self)
 
     def __sub__(self, names: str | Iterable[str]) -> Node:
-        return Picked(self, _names(names), keep=False).checked()
+        return Picked(self, checked_names(names), keep=False).checked()
 
     __iter__ = None  # `node[...]` selects by name, so a node is no sequence
 
     def __getitem__(self, names: str | Iterable[Any]) -> Node:
-        return Picked(self, _names(names), keep=True).checked()
+        return Picked(self, checked_names(names), keep=True).checked()
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class ColumnSelector(Node):
     tags: Any = ()
 
     def __post_init__(self) -> None:
-        names = self.names if self.names == "*" else _names(self.names)
+        names = self.names if self.names == "*" else checked_names(self.names)
         tags = (self.tags,) if isinstance(self.tags, str) else tuple(self.tags)
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "tags", tuple(sorted(str(tag) for tag in tags)))
@@ -122,7 +122,7 @@ class ColumnSelector(Node):
         """The columns by name. Raises ConfigError where only the data says which they are."""
         if not self._is_known:
             raise ConfigError(f"which columns {self} are is not known without data", hint="give the Dataset")
-        return tuple(_flat(self.names))
+        return tuple(flat(self.names))
 
     @_kept
     def trace(self, raw: Raw | None) -> dict[str, Origin] | None:
@@ -185,7 +185,7 @@ class Applied(Node):
 
     @_kept
     def groups(self, raw: Raw | None) -> tuple[tuple[str, ...], ...]:
-        return _regroup(self.input.groups(raw), self.trace(raw) or {})
+        return regroup(self.input.groups(raw), self.trace(raw) or {})
 
     @cached_property
     def lineage(self) -> tuple[Node, ...]:
@@ -308,7 +308,7 @@ class Picked(Node):
         found = self.input.trace(raw)
         if found is None:
             return None
-        names = _flat(self.names)
+        names = flat(self.names)
         for name in names:
             if name not in found:
                 raise ColumnNotFoundError.of(name, found, where=f"`{self.input}`")
@@ -321,7 +321,7 @@ class Picked(Node):
     def groups(self, raw: Raw | None) -> tuple[tuple[str, ...], ...]:
         if self.keep and any(not isinstance(name, str) for name in self.names):
             return tuple((name,) if isinstance(name, str) else name for name in self.names)
-        return _regroup(self.input.groups(raw), self.trace(raw) or {})
+        return regroup(self.input.groups(raw), self.trace(raw) or {})
 
     @cached_property
     def lineage(self) -> tuple[Node, ...]:
@@ -350,56 +350,3 @@ def names_of(value: Any) -> tuple[str, ...]:
     if value.columns is None:
         raise ConfigError(f"the columns of `{value}` are not known without data", hint="name them")
     return value.columns
-
-
-def sources_of(op: Op, groups: Iterable[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """The outputs of an operator on columns in groups, each with the inputs it is made from."""
-    if not op.grouped:
-        return op.sources(_once(groups))
-    found: dict[str, tuple[str, ...]] = {}
-    for group in groups:
-        for name, made_from in op.sources(group).items():
-            if found.setdefault(name, made_from) != made_from:
-                raise ConfigError(
-                    f"{type(op).__name__} makes two columns `{name}`, of {list(found[name])} and of {list(made_from)}",
-                    hint="`>> Rename(...)` a column before, or choose another separator of names",
-                )
-    return found
-
-
-def made_by(op: Op, groups: Sequence[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """The same without the inputs that come out as they are."""
-    parts = groups if op.grouped else [_once(groups)]
-    untouched = {name for part in parts for name in op.untouched(part)}
-    return {name: made_from for name, made_from in sources_of(op, groups).items() if name not in untouched}
-
-
-def _once(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """The names in groups; one may be in several."""
-    return tuple(dict.fromkeys(name for group in groups for name in group))
-
-
-def _names(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, str):
-        return (value,)
-    names = tuple(tuple(name) if isinstance(name, (list, tuple)) else name for name in value)
-    for group in names:
-        for name in group if isinstance(group, tuple) else (group,):
-            if not isinstance(name, str):
-                raise ConfigError(f"a column name is a string, not {name!r}", hint="groups are nested one level deep")
-        if not group:
-            raise ConfigError("a group of no columns", hint='a nested list names its columns: [["user", "friend"]]')
-    return names
-
-
-def _flat(names: Iterable[Any]) -> list[str]:
-    return [n for name in names for n in ((name,) if isinstance(name, str) else name)]
-
-
-def _regroup(groups: tuple[tuple[str, ...], ...], names: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """The groups among `names`, and what is in no group alone; in the order of the first of each."""
-    place = {name: i for i, name in enumerate(names)}
-    left = [tuple(name for name in group if name in place) for group in groups]
-    grouped = {name for group in left for name in group}
-    found = dict.fromkeys([group for group in left if group] + [(name,) for name in place if name not in grouped])
-    return tuple(sorted(found, key=lambda group: min(place[name] for name in group)))

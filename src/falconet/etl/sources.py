@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from falconet.compute.exchange import writing
 from falconet.errors import ConfigError, DataError, SchemaError
 from falconet.etl.arrow_files import ROW_GROUP, polars_schema, read_arrow, write_rows
 from falconet.etl.json_lines import infer_json, read_json
@@ -187,7 +188,8 @@ def _store(source: Any) -> File:
             frame = as_polars(source)
             _check_columns(frame.collect_schema(), "the frame")
             if isinstance(frame, pl.DataFrame):
-                frame.write_parquet(path, row_group_size=ROW_GROUP, compression="lz4")
+                with writing(path):
+                    frame.write_parquet(path, row_group_size=ROW_GROUP, compression="lz4")
             else:
                 frame.sink_parquet(path, row_group_size=ROW_GROUP, compression="lz4")
     except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from falconet.compute.engine import collect
+from falconet.compute.exchange import writing
 from falconet.compute.executor import ROW, Executor, Part, reach, reading
 from falconet.compute.local import LocalExecutor
 from falconet.errors import ColumnNotFoundError, ConfigError
@@ -117,9 +118,10 @@ class _Write:
         for name in self.names:
             rows = frame.filter(pl.col(ROW) == name).drop(ROW)
             if len(rows):
-                aside = folder / ASIDE / uuid.uuid4().hex
-                rows.write_parquet(aside, compression="lz4", row_group_size=131_072)
-                aside.replace(folder / name / f"part-{i:05d}.parquet")
+                aside, target = folder / ASIDE / uuid.uuid4().hex, folder / name / f"part-{i:05d}.parquet"
+                with writing(target):
+                    rows.write_parquet(aside, compression="lz4", row_group_size=131_072)
+                    aside.replace(target)
 
 
 def _at_least_one(folder: Path, dataset: Dataset) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import polars as pl
 
+from falconet.compute.exchange import writing
 from falconet.errors import ArtifactError, ConfigError, FalconetError
 from falconet.etl import expressions
 from falconet.etl.fit import Inputs, States, bind, rehearse
@@ -84,8 +85,10 @@ def save(folder: Path, saved: Saved) -> None:
     (folder / "state").mkdir()
     for name, table in tables.items():
         # Row groups of one size, so that the bytes do not depend on how the table lies in memory.
-        table.write_parquet(folder / name, compression="zstd", statistics=False, row_group_size=131_072)
-    (folder / GRAPH).write_text(json.dumps(graph, indent=1))
+        with writing(folder / name):
+            table.write_parquet(folder / name, compression="zstd", statistics=False, row_group_size=131_072)
+    with writing(folder / GRAPH):
+        (folder / GRAPH).write_text(json.dumps(graph, indent=1))
 
 
 def load(path: Path) -> Saved:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any, overload
 import polars as pl
 
 from falconet.compute.engine import collect
-from falconet.compute.exchange import Source
 from falconet.compute.executor import ROW, Executor, reading
 from falconet.compute.local import LocalExecutor
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
@@ -20,18 +18,15 @@ from falconet.etl import store
 from falconet.etl.dataset import Dataset
 from falconet.etl.draw import Drawing, draw
 from falconet.etl.explain import Explanation, explain
-from falconet.etl.files import ROW_GROUP, Compression
 from falconet.etl.fit import Inputs, States, bind, dropped_outputs, dry_fit, fit, fit_columns, ops_of, rehearse
-from falconet.etl.fold import fold
 from falconet.etl.graph import compile_graph, operators_of, raw_names
 from falconet.etl.online import Online
-from falconet.etl.op import KeyedOp, StatOp
-from falconet.etl.plan import Bound, Given, Plan, needed_by, numbered, outputs_of, run, where
+from falconet.etl.op import StatOp
+from falconet.etl.plan import Bound, Given, Plan, numbered, outputs_of, run, where
 from falconet.etl.selector import as_node
-from falconet.etl.stages import Stage, TransformPart, pass_by, stage_folder
 from falconet.etl.table import as_frame, plain
+from falconet.etl.transformed import Transformed
 from falconet.etl.types import column_of
-from falconet.etl.writer import Shuffle, write
 from falconet.io.artifact import write_artifact
 from falconet.ops import Categories  # which registers every operator, for `load`
 from falconet.progress import note
@@ -163,7 +158,9 @@ class FittedWorkflow:
             if own and names:
                 note(f"transform: this is the data of the fit, so {', '.join(names)} leaves out each row's own fold")
             bound = bind(self._applied, self.states, fitted_data=True) if own and names else self._bound
-            return Transformed(self, data, bound, self._given(describe_data(data)))
+            given = self._given(describe_data(data))
+            schema = self._schema_for(given)
+            return Transformed(self._applied, bound, data, given, schema, self.executor)
         frame = data if isinstance(data, pl.LazyFrame) else as_frame(data).lazy()
         given = self._given(described(frame.collect_schema(), self.input_columns))
         frame = numbered(plain(frame.drop(ROW, strict=False)), ops_of(self._bound))
@@ -312,91 +309,6 @@ class FittedWorkflow:
 
     def __repr__(self) -> str:
         return f"FittedWorkflow({', '.join(self.input_columns)} -> {', '.join(name for name, _ in self.plan.outputs)})"
-
-
-class Transformed:
-    """A data set as a workflow transforms it; nothing is read before `collect` or `to_parquet`."""
-
-    def __init__(self, fitted: FittedWorkflow, dataset: Dataset, bound: Mapping[int, Bound], given: Inputs) -> None:
-        self._fitted, self._dataset, self._bound, self._given = fitted, dataset, bound, given
-        self.schema: Schema = fitted._schema_for(given)
-
-    def collect(self, executor: Executor | None = None) -> pl.DataFrame:
-        """All rows in memory, in order."""
-        executor = executor or self._fitted.executor or LocalExecutor()
-        with self._last_stage(executor) as (parts, transform):
-            return pl.concat(executor.map(_Collect(transform), parts))
-
-    def to_parquet(
-        self,
-        out: str | Path,
-        *,
-        shuffle: Shuffle = Shuffle.NONE,
-        seed: int = 0,
-        output_files: int | None = None,
-        out_files_per_proc: int | None = None,
-        row_group_size: int = ROW_GROUP,
-        compression: Compression = "zstd",
-        compression_level: int | None = None,
-        partition_on: str | Sequence[str] = (),
-        executor: Executor | None = None,
-        overwrite: bool = False,
-        parents: Mapping[str, str] | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> Path:
-        """Write a folder of Parquet files with the schema in their footers, whole or not at all; the folder.
-
-        The settings are those of `etl.writer.write`; without an `executor` the one of the fit does the work.
-        """
-        executor = executor or self._fitted.executor or LocalExecutor()
-        with self._last_stage(executor) as (parts, transform):
-            return write(
-                parts,
-                transform,
-                out,
-                schema=self.schema,
-                reads=transform.reads,
-                shuffle=shuffle,
-                seed=seed,
-                output_files=output_files,
-                out_files_per_proc=out_files_per_proc,
-                row_group_size=row_group_size,
-                compression=compression,
-                compression_level=compression_level,
-                partition_on=partition_on,
-                executor=executor,
-                overwrite=overwrite,
-                parents=parents,
-                extra=extra,
-            )
-
-    @contextmanager
-    def _last_stage(self, executor: Executor) -> Iterator[tuple[tuple[Source, ...], TransformPart]]:
-        """The rows after the last keyed operator, and the function of one part from there to the outputs."""
-        plan = self._fitted._applied
-        stage = Stage(tuple(self._dataset.parts()), Given.of(self._given))
-        with stage_folder() as folder:
-            for i, step in enumerate(plan.steps):
-                if isinstance(step.op, KeyedOp):
-                    needed = needed_by(plan.steps[i + 1 :], plan.outputs)
-                    stage = pass_by(plan, step, needed, self._bound, stage, executor, folder)
-            rest = stage.rest(plan)
-            yield stage.parts, TransformPart(rest, fold(rest, self._bound, stage.given).bound, stage.given)
-
-    def __repr__(self) -> str:
-        return f"Transformed({self._dataset.rows:,} rows, columns {', '.join(self.schema.names)})"
-
-
-@dataclass(frozen=True)
-class _Collect:
-    """A part's outputs in memory."""
-
-    transform: TransformPart
-
-    def __call__(self, part: Source) -> pl.DataFrame:
-        with reading(f"`{part.path}`"):
-            frame = self.transform(part.scan(row_numbers=self.transform.asks_row))
-            return collect(frame.drop(ROW, strict=False))
 
 
 def _check_rows(plan: Plan, dataset: Dataset) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from falconet.compute.engine import collect
 from falconet.compute.exchange import Bucket, BucketOf, Source, Transform, spread
@@ -26,10 +25,9 @@ from falconet.compute.local import LocalExecutor
 from falconet.errors import ColumnNotFoundError, ConfigError
 from falconet.etl.files import ROW_GROUP, Chunk, Compression, Layout, OutputFile, ReadChunk, ReadRows, WriteFile
 from falconet.etl.names import repeated
-from falconet.etl.order import LIMIT, full_order, places, ranges
+from falconet.etl.order import LIMIT, Deal, Dealt, Ranges, full_order, numbered, place_of, places
 from falconet.etl.table import plain
 from falconet.etl.types import polars_type
-from falconet.hashing import stable_hash
 from falconet.io.artifact import write_artifact
 from falconet.progress import progress
 from falconet.schema import Schema
@@ -37,7 +35,6 @@ from falconet.schema import Schema
 KIND = "features"
 FILE_ROWS = 32 * 131_072  # rows of a file where nobody said how many files
 BUCKET_ROWS = 1 << 20  # rows sorted in memory at a time
-BLOCK_ROWS = 131_072  # rows that PER_WORKER deals together
 PIECE_ROWS = 1 << 18  # rows made at a time where that is free: wide columns of few rows are in memory
 LIST_BYTES = 64  # a guess of what a row's list takes in memory
 WRITERS = 8  # files written at once, where there are cores and memory for it
@@ -109,7 +106,7 @@ def write(
         room = draft.path / ".exchange"
         room.mkdir()
         if shuffle is Shuffle.PER_PARTITION:
-            parts = sorted(parts, key=lambda part: _place(part.first_row, seed))
+            parts = sorted(parts, key=lambda part: place_of(part.first_row, seed))
         job = _Job(parts, _Conform(apply, schema), schema, reads, shuffle, seed, wanted, executor, room)
         read, files = job.whole() if job.fits else job.direct() if job.in_place else job.by_exchange()
         writer = WriteFile(schema, read, layout, str(draft.path), str(room))
@@ -181,10 +178,10 @@ class _Job:
         if self.shuffle is Shuffle.FULL:
             return full_order(self.rows, self.seed), self._even(self.rows)
         if self.shuffle is Shuffle.PER_PARTITION:
-            pieces = [_range(part.first_row, part.rows) for part in self.parts]
+            pieces = [numbered(part.first_row, part.rows) for part in self.parts]
             edges = self._even(self.rows)
         else:
-            deal = _Deal.of(self.rows, self.wanted, self.seed)
+            deal = Deal.of(self.rows, self.wanted or _default_files(self.rows), self.seed)
             pieces = [deal.numbers(file) for file in range(deal.files)]
             edges = [0, *np.cumsum([len(piece) for piece in pieces]).tolist()]
         return pl.concat([piece[places(piece, self.seed)].cast(pl.UInt32) for piece in pieces]), edges
@@ -226,10 +223,10 @@ class _Job:
         if self.shuffle is Shuffle.FULL:
             # Four buckets to a file, so that few are read for two files; more where they would be large.
             count = max(-(-self.rows // size), min(4 * (self.wanted or 1), -(-self.rows // 65_536)), 1)
-            return count, _Ranges(self.seed, count), None
-        deal = _Deal.of(self.rows, self.wanted, self.seed)
+            return count, Ranges(self.seed, count), None
+        deal = Deal.of(self.rows, self.wanted or _default_files(self.rows), self.seed)
         per_file = max(1, -(-self.rows // (deal.files * size)))
-        return deal.files * per_file, _Dealt(deal, self.seed, per_file), deal.files
+        return deal.files * per_file, Dealt(deal, self.seed, per_file), deal.files
 
     def together(self, files: Sequence[OutputFile]) -> Executor:
         """The executor, with as many files at once as there are cores and memory for."""
@@ -292,58 +289,6 @@ class _Job:
         return [OutputFile(i, _between(chunks, a, b), b - a) for i, (a, b) in enumerate(pairwise(edges))]
 
 
-@dataclass(frozen=True)
-class _Ranges:
-    """Buckets of FULL: equal ranges of its order."""
-
-    seed: int
-    count: int
-
-    def __call__(self, rows: pl.DataFrame) -> NDArray[np.uint64]:
-        return ranges(rows[ROW], self.seed, self.count)
-
-
-@dataclass(frozen=True)
-class _Deal:
-    """PER_WORKER: which file each block of rows goes to."""
-
-    rows: int
-    files: int
-    block_rows: int
-    file_of: tuple[int, ...]
-
-    @classmethod
-    def of(cls, rows: int, wanted: int | None, seed: int) -> _Deal:
-        files = wanted or _default_files(rows)
-        block_rows = max(1, min(BLOCK_ROWS, -(-rows // files)))
-        blocks = max(1, -(-rows // block_rows))
-        file_of = [0] * blocks
-        for place, block in enumerate(sorted(range(blocks), key=lambda block: _place(block, seed))):
-            file_of[block] = place % files
-        return cls(rows, files, block_rows, tuple(file_of))
-
-    def numbers(self, file: int) -> pl.Series:
-        """The rows of a file, ascending."""
-        blocks = [block for block, owner in enumerate(self.file_of) if owner == file]
-        starts = [(block * self.block_rows, min((block + 1) * self.block_rows, self.rows)) for block in blocks]
-        return pl.concat([_range(0, 0), *(_range(a, b - a) for a, b in starts)])
-
-
-@dataclass(frozen=True)
-class _Dealt:
-    """Buckets of PER_WORKER: equal ranges of the order within each file."""
-
-    deal: _Deal
-    seed: int
-    per_file: int
-
-    def __call__(self, rows: pl.DataFrame) -> NDArray[np.uint64]:
-        block = rows[ROW].to_numpy() // np.uint64(self.deal.block_rows) % np.uint64(len(self.deal.file_of))
-        file = np.array(self.deal.file_of, np.uint64)[block]
-        found: NDArray[np.uint64] = file * np.uint64(self.per_file) + ranges(rows[ROW], self.seed, self.per_file)
-        return found
-
-
 def _between(chunks: Sequence[Source], start: int, stop: int) -> tuple[Chunk, ...]:
     """The pieces of chunks that hold rows `start` to `stop` of all."""
     pieces, first = [], 0
@@ -353,10 +298,6 @@ def _between(chunks: Sequence[Source], start: int, stop: int) -> tuple[Chunk, ..
             pieces.append(Chunk(chunk, a - first, b - a))
         first += chunk.rows
     return tuple(pieces) or (Chunk(chunks[0], 0, 0),)
-
-
-def _range(start: int, rows: int) -> pl.Series:
-    return pl.int_range(start, start + rows, dtype=pl.UInt64, eager=True)
 
 
 def _width(dtype: pl.DataType) -> int | None:
@@ -370,11 +311,6 @@ def _width(dtype: pl.DataType) -> int | None:
 
 def _known_width(dtype: pl.DataType) -> int:
     return _width(dtype) or LIST_BYTES
-
-
-def _place(number: int, seed: int) -> int:
-    """A part's or block's place in the order of this seed (a hash of its own, not that of the row of this number)."""
-    return stable_hash((number, 1), seed) or 0
 
 
 def _default_files(rows: int) -> int:

@@ -5,18 +5,27 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from falconet.batch import Batch
 from falconet.errors import ArtifactError
 from falconet.io.artifact import read_artifact
+from falconet.metrics.binary import BinaryMetrics
 from falconet.models.mlp import MLP
 from falconet.models.store import load_model
 from falconet.train.trainer import Trainer
-from train.workers import Each, config, loader, net, same
+from train.workers import Each, Net, config, loader, net, same
+
+
+def data_of(folder: Path) -> dict[str, object]:
+    return {key: value for key, value in loader(folder).state_dict().items() if key not in ("epoch", "step")}
 
 
 def files(folder: Path) -> set[str]:
@@ -113,6 +122,74 @@ def test_sigusr1_writes_a_snapshot_and_training_goes_on(data: Path, tmp_path: Pa
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
+def test_a_stop_in_the_last_step_of_an_epoch_loses_nothing(data: Path, held_out: Path, tmp_path: Path) -> None:
+    def ask(step: int, loss: float) -> None:
+        if step == 9:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    chosen, whole, model = config(epochs=2), net(dropout=0.3), net(dropout=0.3)
+    wanted = Trainer(chosen).fit(whole, loader(data), loader(held_out))
+    with pytest.raises(SystemExit):
+        Trainer(chosen, tmp_path / "run", callbacks=[Each(ask)]).fit(model, loader(data), loader(held_out))
+    seen: list[int] = []
+    each = Each(lambda now, loss: seen.append(now))
+    result = Trainer(chosen, tmp_path / "run", callbacks=[each]).fit(
+        model, loader(data), loader(held_out), resume="must"
+    )
+    assert seen == list(range(11, 21))
+    assert result.history == wanted.history
+    assert same(whole, model)
+
+
+def test_a_snapshot_is_written_when_so_many_minutes_are_over(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes = [0.0]
+    monkeypatch.setattr("falconet.train.signals.time.monotonic", lambda: minutes[0] * 60)
+    found: dict[int, list[str]] = {}
+
+    def look(step: int, loss: float) -> None:
+        minutes[0] += 1
+        found[step] = [path.name for path in (tmp_path / "run/snapshots").iterdir()]
+
+    Trainer(config(snapshot_minutes=3), tmp_path / "run", callbacks=[Each(look)]).fit(net(), loader(data))
+    # Three minutes are over after step 3, which the fourth asks; six after step 7, which the next asks.
+    assert [found[step] for step in (4, 5, 7, 8)] == [[], ["00000004"], ["00000004"], ["00000007"]]
+
+
+def test_drawn_numbers_of_every_kind_are_those_of_an_undisturbed_run(data: Path, tmp_path: Path) -> None:
+    class Noisy(Net):
+        def loss(self, batch: Batch) -> Tensor:
+            drawn = random.random() + np.random.random() + torch.rand(()).item()
+            return super().loss(batch) * (1 + drawn)
+
+    def noisy() -> Noisy:
+        torch.manual_seed(1)
+        return Noisy(0.3)
+
+    chosen, whole, cut = config(snapshot_steps=4), noisy(), noisy()
+    Trainer(chosen).fit(whole, loader(data))
+    with pytest.raises(Stop):
+        Trainer(chosen, tmp_path / "run", callbacks=[stopped_after(6)]).fit(noisy(), loader(data))
+    random.seed(99)
+    torch.manual_seed(99)
+    Trainer(chosen, tmp_path / "run").fit(cut, loader(data), resume="must")
+    assert same(whole, cut)
+
+
+@pytest.mark.parametrize("rule", ["rowwise_rmsprop", "rowwise_adagrad", "rowwise_adam", "lazy_adam", "sgd", None])
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad", "sgd"])
+def test_every_optimizer_is_in_the_snapshot(data: Path, tmp_path: Path, rule: str | None, optimizer: str) -> None:
+    dtype = "float32" if rule is None else "bfloat16"  # whose draws go on as well
+    chosen = config(snapshot_steps=4, table_optimizer=rule, optimizer=optimizer, table_dtype=dtype, clip_norm=1.0)
+    whole, cut = net(), net(seed=5)
+    Trainer(chosen).fit(whole, loader(data))
+    with pytest.raises(Stop):
+        Trainer(chosen, tmp_path / "run", callbacks=[stopped_after(6)]).fit(net(), loader(data))
+    Trainer(chosen, tmp_path / "run").fit(cut, loader(data), resume="must")
+    assert same(whole, cut)
+
+
 def test_a_finished_run_is_not_trained_again(data: Path, tmp_path: Path) -> None:
     first, second = net(), net(seed=5)
     Trainer(config(), tmp_path / "run").fit(first, loader(data))
@@ -130,6 +207,13 @@ def test_resume_is_refused_for_another_run_and_named(data: Path, tmp_path: Path)
         Trainer(config(), tmp_path / "run").fit(net(), loader(data))
     with pytest.raises(ArtifactError, match=r"train\.learning_rate = 0\.001 there, 0\.5 given"):
         Trainer(config(learning_rate=0.5), tmp_path / "run").fit(net(), loader(data), resume="auto")
+    both = config(epochs=3, monitor="auc", accumulate=2, snapshot_steps=7)  # the last two are of how it is trained
+    with pytest.raises(ArtifactError) as error:
+        Trainer(both, tmp_path / "run").fit(net(), loader(data), loader(data), "auto", BinaryMetrics())
+    assert str(error.value.args[0]).endswith(
+        'holds another run: train.epochs = 1 there, 3 given; train.monitor = "loss" there, "auc" given; '
+        f"valid = null there, {json.dumps(data_of(data))[:57]}... given"
+    )
     with pytest.raises(ArtifactError, match=r"data\.batch_size = 32 there, 16 given"):
         Trainer(config(), tmp_path / "run").fit(net(), loader(data, 16), resume="auto")
     with pytest.raises(ArtifactError, match="no run to resume"):

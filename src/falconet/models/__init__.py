@@ -22,6 +22,7 @@ from falconet.models.store import load_model, save_model
 from falconet.models.two_tower import TwoTower
 from falconet.models.wide_deep import WideDeep
 from falconet.models.youtube_dnn import YouTubeDNN
+from falconet.nn.export import export
 
 __all__ = [
     "DCN",
@@ -47,6 +48,7 @@ __all__ = [
     "TwoTower",
     "WideDeep",
     "YouTubeDNN",
+    "export",
     "list",
     "load_model",
     "save_model",

@@ -34,12 +34,12 @@ class CandidateAttention(nn.Module):
         seen = torch.cat([things_VD, candidate_VD, things_VD - candidate_VD, things_VD * candidate_VD], dim=1)
         scores_V: Tensor = self.unit(seen).squeeze(1).float()
         if self.softmax:
-            return softmax_by_row(scores_V, row_V, there_V, len(candidates_BD))
+            return softmax_by_row(scores_V, row_V, there_V, candidates_BD.shape[0])
         return scores_V.masked_fill(~there_V, 0.0)
 
     def forward(self, things_VD: Tensor, candidates_BD: Tensor, row_V: Tensor, there_V: Tensor) -> Tensor:
         weights_V = self.weights(things_VD, candidates_BD, row_V, there_V)
-        return sum_by_row(things_VD * weights_V.unsqueeze(1), row_V, len(candidates_BD))
+        return sum_by_row(things_VD * weights_V.unsqueeze(1), row_V, candidates_BD.shape[0])
 
 
 def flatten(lists: Feature) -> tuple[Tensor, Tensor]:

@@ -81,6 +81,7 @@ class Tables(nn.Module):
         self._collected: list[Touched] | None = None
         self._readers: dict[str, Reader] = {}
         self._on_host: set[str] = set()
+        self._unseen = False
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -130,6 +131,16 @@ class Tables(nn.Module):
         self.weight(table)
         self._on_host.add(table)
 
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Within the block, no step depends on what the ids are, as `torch.export` needs: their range is not checked,
+        and each is read on its own."""
+        self._unseen = True
+        try:
+            yield
+        finally:
+            self._unseen = False
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Tables:
         stay = [self.weight(table) for table in self._on_host]
         super()._apply(lambda x: x if any(x is weight for weight in stay) else fn(x), recurse)  # type: ignore[no-untyped-call]
@@ -167,8 +178,9 @@ class Tables(nn.Module):
             features = {name: _feature(batch, name) for name in group}
             rows_XD, places = self._read(group, features)
             # The choice must not depend on this process's share of the batch: all ranks build the same graph.
-            first = self._sizes[self.columns[group[0]].table][0] <= batch.global_rows or not any(
-                self.columns[name].is_list for name in group
+            first = not self._unseen and (
+                self._sizes[self.columns[group[0]].table][0] <= batch.global_rows
+                or not any(self.columns[name].is_list for name in group)
             )
             for name in group:
                 vectors_XD = F.linear(rows_XD, parts[name]).float() if first else rows_XD
@@ -196,6 +208,8 @@ class Tables(nn.Module):
         table = self._column(group[0]).table
         weight, cardinality = self.weight(table), self._sizes[table][0]
         ids = {name: _ids(features[name]) for name in group}
+        if self._unseen:
+            return weight, ids
         for name, ids_N in ids.items():
             _check_range(name, ids_N, cardinality)
         lengths = [len(x) for x in ids.values()]
@@ -252,7 +266,7 @@ def _rows(weight: Tensor, ids_U: Tensor) -> Tensor:
 def _pool(vectors_XD: Tensor, feature: Feature, place_N: Tensor, pooling: Pooling) -> Tensor:
     """One vector per row, from the places of its ids. Place 0 is padding."""
     if isinstance(feature, Ragged):
-        if not len(place_N):  # nothing but empty lists; the product keeps the graph the same as on other ranks
+        if place_N.shape[0] == 0:  # nothing but empty lists; the product keeps the graph the same as on other ranks
             return vectors_XD.sum(0, keepdim=True).expand(len(feature), -1) * 0
         offsets = feature.offsets.to(torch.int64)
         return F.embedding_bag(

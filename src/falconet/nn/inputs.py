@@ -92,8 +92,7 @@ class Inputs(nn.Module):
         """What stands beside the vectors of the tables."""
         if self.soft is None:
             return self.numbers(batch)
-        flat: Tensor = self.soft(self._normalised(batch)).flatten(1)
-        return flat
+        return torch.cat(self.soft(self._normalised(batch)).unbind(1), dim=1)
 
     def _normalised(self, batch: Batch) -> Tensor:
         assert self.norm is not None

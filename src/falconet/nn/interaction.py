@@ -68,10 +68,11 @@ class _Mixture(nn.Module):
         self.up = nn.Parameter(_xavier(experts, rank, width))
 
     def forward(self, x_BW: Tensor) -> Tensor:
-        low_BEK = torch.einsum("bw,ewk->bek", x_BW, self.down).tanh()
-        low_BEK = torch.einsum("bek,ekl->bel", low_BEK, self.middle).tanh()
+        experts, width, rank = self.down.shape
+        low_BEK = (x_BW @ self.down.transpose(0, 1).reshape(width, -1)).tanh().view(-1, experts, rank)
+        low_EBK = torch.bmm(low_BEK.transpose(0, 1), self.middle).tanh()
         shares_BE = self.gate(x_BW).softmax(dim=1)
-        return torch.einsum("be,bek,ekw->bw", shares_BE, low_BEK, self.up)
+        return torch.bmm(low_EBK * shares_BE.t().unsqueeze(2), self.up).sum(0)
 
 
 class CrossNetwork(nn.Module):

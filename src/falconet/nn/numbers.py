@@ -42,7 +42,7 @@ class SoftEmbeddings(nn.Module):
         return (numbers_BC.unsqueeze(2) * self.slope + self.shift).softmax(dim=2)
 
     def forward(self, numbers_BC: Tensor) -> Tensor:
-        return torch.einsum("bck,ckd->bcd", self.shares(numbers_BC), self.choices)
+        return torch.bmm(self.shares(numbers_BC).transpose(0, 1), self.choices).transpose(0, 1)
 
 
 class NumberVectors(nn.Module):

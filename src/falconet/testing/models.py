@@ -23,6 +23,7 @@ from falconet.config import from_plain, to_plain
 from falconet.errors import SchemaError
 from falconet.models.base import MODELS, Model, Retriever
 from falconet.models.store import load_model, save_model
+from falconet.nn.export import export, flat
 from falconet.schema import Column, Schema, Tag
 
 ROWS = 24
@@ -74,11 +75,15 @@ def example_batch(schema: Schema = EXAMPLE, rows: int = ROWS, seed: int = 0) -> 
 
 
 class ModelContract:
-    """What every model must do. `config`: its settings; None: those of `debug()`."""
+    """What every model must do.
+
+    `config`: its settings; None: those of `debug()`. `exports`: whether it can be a program of `torch.export`.
+    """
 
     model: ClassVar[type[Model]]
     config: ClassVar[Any] = None
     schema: ClassVar[Schema] = EXAMPLE
+    exports: ClassVar[bool] = True
 
     def fresh(self, schema: Schema | None = None) -> Model:
         """The same new model every time."""
@@ -187,6 +192,15 @@ class ModelContract:
         assert (loaded.schema, loaded.config, loaded.training) == (model.schema, model.config, False)
         assert torch.equal(self.predict(loaded, self.batch()), self.predict(model, self.batch()))
 
+    def test_it_becomes_a_program_for_any_number_of_rows(self) -> None:
+        if not self.exports:
+            pytest.skip("its predictions take steps that depend on values")
+        model = self.fresh()
+        program = export(model, self.batch()).module()
+        for rows in (0, 1, 7):
+            batch = self.batch(rows, seed=rows)
+            torch.testing.assert_close(program(flat(batch)), self.predict(model, batch))
+
 
 class RetrieverContract(ModelContract):
     """What every retriever must do besides."""
@@ -218,7 +232,7 @@ class RetrieverContract(ModelContract):
         assert loaded.counts.tolist() == counts.tolist()
 
 
-def contract_of(model: type[Model]) -> type[ModelContract]:
+def contract_of(model: type[Model], *, exports: bool = True) -> type[ModelContract]:
     """The contract of a model in its debug size, as a class for pytest."""
     contract = RetrieverContract if issubclass(model, Retriever) else ModelContract
-    return type(f"Test{model.__name__}", (contract,), {"model": model})
+    return type(f"Test{model.__name__}", (contract,), {"model": model, "exports": exports})

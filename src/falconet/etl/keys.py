@@ -134,4 +134,4 @@ def bundle(states: Sequence[pl.LazyFrame], by: Sequence[str] = ()) -> pl.LazyFra
 
 def part_of(state: pl.DataFrame, part: int, columns: Sequence[str]) -> pl.DataFrame:
     """One of the states of a bundle: the columns that it has."""
-    return state.filter(pl.col(PART) == part).select(columns)
+    return state.select(PART, *columns).filter(pl.col(PART) == part).drop(PART)

@@ -68,15 +68,16 @@ def median(state: pl.DataFrame) -> float | None:
 
 def medians(state: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
     """The middle value of each key of a state: its columns and `median` (Float64), in the order of the state."""
-    end, rows = pl.col("count").cum_sum(), pl.col("count").sum()
-    # Counted from 0, the middle rows are (rows - 1) // 2 and rows // 2; a value has those below its `end`.
-    low = pl.col("value").filter(end > (rows - 1) // 2).first()
-    high = pl.col("value").filter(end > rows // 2).first()
-    middle = pl.when(low == high).then(low).when((low + high).is_infinite()).then(low / 2 + high / 2)
-    found = middle.otherwise((low + high) / 2).alias("median")
-    if by:
-        return state.group_by(by, maintain_order=True).agg(found)
-    return state.select(found).drop_nulls()
+    total = pl.col("count").sum().alias("rows")
+    keys = state.group_by(by, maintain_order=True).agg(total) if by else state.select(total).head(len(state))
+    rows, values = keys["rows"].to_numpy(), state["value"].to_numpy()
+    before = np.cumsum(rows) - rows
+    ends = np.cumsum(state["count"].to_numpy())  # counted from 0, a value has the rows below its end
+    middle = (values[np.searchsorted(ends, before + place, side="right")] for place in ((rows - 1) // 2, rows // 2))
+    both = keys.with_columns(pl.Series(name, side) for name, side in zip(("low", "high"), middle, strict=True))
+    low, high = pl.col("low"), pl.col("high")
+    found = pl.when(low == high).then(low).when((low + high).is_infinite()).then(low / 2 + high / 2)
+    return both.select(*by, found.otherwise((low + high) / 2).alias("median"))
 
 
 def _between(low: float, high: float, share: float) -> float:

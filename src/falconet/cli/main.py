@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from falconet.cli import data, doctor, launch, recipe, recommend, serve
+from falconet.cli import data, doctor, launch, models, recipe, recommend, serve
 from falconet.errors import FalconetError
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ for command in (recipe.prepare, recipe.train, recipe.evaluate, recipe.bundle, re
     app.command()(command)
 app.command()(recommend.recommend)
 app.command()(serve.serve)
+app.command()(models.models)
 app.command()(doctor.doctor)
 app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}

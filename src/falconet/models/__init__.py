@@ -1,5 +1,10 @@
-"""The models, by name: `list()` says which there are."""
+"""The models, by name: `list()` says which there are, `describe(name)` what one is."""
 
+import dataclasses
+import sys
+from typing import Any
+
+from falconet.config import to_plain
 from falconet.models.base import MODELS, Model, Retriever
 from falconet.models.dcn import DCN
 from falconet.models.deepfm import DeepFM
@@ -13,8 +18,10 @@ from falconet.models.mf import MF
 from falconet.models.mlp import MLP
 from falconet.models.mmoe import MMoE
 from falconet.models.mult_vae import MultVAE
+from falconet.models.multi_task import MultiTask
 from falconet.models.ple import PLE
 from falconet.models.popular import Popular
+from falconet.models.ranker import Ranker
 from falconet.models.rec_vae import RecVAE
 from falconet.models.sasrec import SASRec
 from falconet.models.shared_bottom import SharedBottom
@@ -40,7 +47,9 @@ __all__ = [
     "MMoE",
     "Model",
     "MultVAE",
+    "MultiTask",
     "Popular",
+    "Ranker",
     "RecVAE",
     "Retriever",
     "SASRec",
@@ -48,6 +57,7 @@ __all__ = [
     "TwoTower",
     "WideDeep",
     "YouTubeDNN",
+    "describe",
     "export",
     "list",
     "load_model",
@@ -58,3 +68,23 @@ __all__ = [
 def list() -> tuple[str, ...]:
     """The names of all models."""
     return tuple(MODELS)
+
+
+def describe(name: str) -> dict[str, Any]:
+    """What a model is, as plain values: its name, kind, a sentence, and its settings, each with type and default.
+
+    Raises ConfigError for a name that no model has.
+    """
+    model = MODELS[name]
+    about = " ".join((sys.modules[model.__module__].__doc__ or "").partition("\n\n")[0].split())
+    defaults = to_plain(model.Config())
+    settings = {
+        one.name: {"type": one.type if isinstance(one.type, str) else str(one.type), "default": defaults[one.name]}
+        for one in dataclasses.fields(model.Config)
+    }
+    return {"name": name, "kind": _kind(model), "about": about, "settings": settings}
+
+
+def _kind(model: type[Model]) -> str:
+    kinds = {Retriever: "retriever", MultiTask: "ranker of several targets", Ranker: "ranker"}
+    return next((words for kind, words in kinds.items() if issubclass(model, kind)), "model")

@@ -7,6 +7,7 @@ lists, one row or none.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 import falconet as fl
 from falconet import ops
+from falconet.compute.executor import Executor
 from falconet.errors import DataError, FalconetError
 from falconet.etl.types import polars_type
 from falconet.testing.contracts import same, write_parts
@@ -110,7 +112,23 @@ NODES: dict[str, Callable[[], Any]] = {
     "TimeSince": lambda: ["small"] >> ops.TimeSince(partition_cols="word", time="time", item="small"),
     "ValueCount": lambda: ["words", "reals"] >> ops.ValueCount(),
 }
+STATISTICS = sorted(name for name in NODES if issubclass(ops.OPS[name], ops.StatOp))
 ROWS_CHANGE = {"Dropna", "Filter", "Groupby", "NegativeSamples"}
+
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "word": WORDS[i % 5],
+        "whole": WHOLE[i],
+        "small": i - 4,
+        "real": REAL[i],
+        "words": WORDS[: i % 3],
+        "reals": REAL[i:],
+        "time": i % 4,
+        "flag": i % 2,
+    }
+    for i in range(9)
+]
 
 
 def frame_of(rows: list[dict[str, Any]]) -> pl.DataFrame:
@@ -153,3 +171,14 @@ def test_no_frame_breaks_it_and_no_cut_changes_it(
     assert {column.name: polars_type(column) for column in whole.schema} == dict(made.schema)
     if name not in ROWS_CHANGE:
         assert made.height == other.height
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_a_statistic_is_the_same_on_every_executor(name: str, executor: Executor, tmp_path: Path) -> None:
+    frame = frame_of([*ROWS, dict.fromkeys(SCHEMA)])
+    workflow = fl.Workflow(NODES[name]())
+    parts = write_parts(frame, (0, 1, 4, 4, 9), tmp_path)
+    whole, cut = workflow.fit(fl.Dataset(frame)), workflow.fit(parts, executor=executor)
+    for key, state in whole.states.items():
+        same(cut.states[key], state)
+    same(cut.transform(parts).collect(), whole.transform(fl.Dataset(frame)).collect())

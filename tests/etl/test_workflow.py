@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -497,3 +499,27 @@ def test_a_fit_that_leaves_no_output_says_why() -> None:
         fl.Workflow(["word"] >> ops.Categorify() >> ops.DropLowCardinality()).fit(
             fl.Dataset(pl.DataFrame({"word": ["a", None]}))
         )
+
+
+def test_a_column_that_no_schema_can_describe_is_refused_wherever_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    frame = pl.DataFrame({"x": [1.0, 2.0], "price": [Decimal("1.5"), None], "who": [{"a": 1}, {"a": 2}]})
+    frame.write_parquet(tmp_path / "a.parquet")
+    data = fl.Dataset(tmp_path)
+    graphs: list[Any] = [
+        "*",
+        ["x", "price"],
+        ["x"] >> ops.LambdaOp(lambda col, row: col * row["price"]),
+        ["x"] >> ops.TargetEncoding(target="price"),
+    ]
+    for graph in graphs:
+        with pytest.raises(SchemaError, match=r"`price` has the type Decimal[\s\S]*dtypes={\"price\": \"float64\"}"):
+            fl.Workflow(graph).fit(data)
+    with pytest.raises(SchemaError, match=r"`who` has the type Struct[\s\S]*leave it out"):
+        fl.Workflow(["who"]).fit(data)
+    fitted = fl.Workflow("*").fit(fl.Dataset(tmp_path, columns=["x", "price"], dtypes={"price": "float64"}))
+    assert fitted.schema.names == ("x", "price")
+    with pytest.raises(SchemaError, match="`price` has the type Decimal"):
+        fitted.transform(data)
+    assert fl.Workflow(["x"]).fit(data).transform(data).collect()["x"].to_list() == [1.0, 2.0]

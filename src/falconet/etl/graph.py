@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import polars as pl
 
 from falconet.etl.op import KeyedOp, Op, StatOp
 from falconet.etl.plan import Plan, Ref, Step
 from falconet.etl.selector import Applied, ColumnSelector, Joined, Node, Origin, Picked, Raw
+from falconet.etl.types import placeless
 
 
 def compile_graph(output: Node, raw: Raw) -> Plan:
@@ -52,6 +56,19 @@ def raw_names(output: Node) -> tuple[str, ...]:
             beside = (value for value in (*node.op.also, *node.learns) if isinstance(value, str))
             found |= {name: None for name in beside if name not in (node.input.columns or ())}
     return tuple(found)
+
+
+def check_types(output: Node, useless: Mapping[str, pl.DataType]) -> None:
+    """Raise SchemaError where a graph selects or reads one of the columns of the data that no schema can describe."""
+    for node in _nodes(output):
+        names: Iterable[Any] = ()
+        if isinstance(node, ColumnSelector):
+            names = useless if node.names == "*" else () if node.tags else node.named
+        elif isinstance(node, Applied):
+            names = (name for name in (*node.op.also, *node.learns) if name not in (node.input.columns or ()))
+        for name in names:
+            if isinstance(name, str) and name in useless:
+                raise placeless(name, useless[name])
 
 
 def _turn(node: Applied, exchanges: int) -> tuple[int, float]:

@@ -67,7 +67,8 @@ def as_text(path: str | os.PathLike[str]) -> str:
 
 
 def is_url(path: str) -> bool:
-    return "://" in path
+    """Whether it is an address in a store. One letter and `://` are a drive of Windows."""
+    return re.match(r"[a-zA-Z][\w+.-]+://", path) is not None
 
 
 @dataclass(frozen=True)

@@ -74,9 +74,24 @@ def column_of(name: str, dtype: pl.DataType) -> Column:
     elif inner in _NAMES:
         text = _NAMES[inner]
     else:
-        raise SchemaError(f"column `{name}` has the type {dtype}, which a schema cannot describe")
+        raise placeless(name, dtype)
     tags = frozenset({Tag.CONTINUOUS}) if inner.is_float() else frozenset[str]()
     return Column(name=name, dtype=text, list=shape, tags=tags)
+
+
+def has_place(dtype: pl.DataType) -> bool:
+    """Whether a schema can describe a column of this type; the others may stand in the data beside it."""
+    inner = element(dtype)
+    return not (inner.is_nested() or inner.is_decimal() or inner.is_object() or inner in (pl.Int128, pl.UInt128))
+
+
+def placeless(name: str, dtype: pl.DataType) -> SchemaError:
+    """What to say of a column that a schema cannot describe."""
+    numbers = f'`Dataset(…, dtypes={{"{name}": "float64"}})` reads it as floats'
+    return SchemaError(
+        f"column `{name}` has the type {dtype}, which a schema cannot describe",
+        hint=numbers if dtype.is_numeric() else "convert it, or leave it out: `Dataset(…, columns=[…])`",
+    )
 
 
 def value_of(value: Any, dtype: pl.DataType, *, what: str, name: str) -> Any:

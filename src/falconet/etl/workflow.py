@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,14 +19,14 @@ from falconet.etl.dataset import Dataset
 from falconet.etl.draw import Drawing, draw
 from falconet.etl.explain import Explanation, explain
 from falconet.etl.fit import Inputs, States, bind, dropped_outputs, dry_fit, fit, fit_columns, ops_of, rehearse
-from falconet.etl.graph import compile_graph, operators_of, raw_names
+from falconet.etl.graph import check_types, compile_graph, operators_of, raw_names
 from falconet.etl.online import Online
 from falconet.etl.op import StatOp
 from falconet.etl.plan import Bound, Given, Plan, numbered, outputs_of, run, where
 from falconet.etl.selector import as_node
 from falconet.etl.table import as_frame, plain
 from falconet.etl.transformed import Transformed
-from falconet.etl.types import column_of
+from falconet.etl.types import column_of, has_place
 from falconet.io.artifact import write_artifact
 from falconet.ops import Categories  # which registers every operator, for `load`
 from falconet.progress import note
@@ -108,6 +108,7 @@ class Workflow:
     def _plan(self, dataset: Dataset) -> tuple[Plan, dict[str, Column]]:
         if not isinstance(dataset, Dataset):
             raise ConfigError(f"fit needs a Dataset, not a {type(dataset).__name__}", hint="fit(Dataset(...))")
+        check_types(self._output, {name: dtype for name, dtype in dataset.schema.items() if not has_place(dtype)})
         raw = describe_data(dataset)
         plan = compile_graph(self._output, raw)
         return plan, {name: raw[name] for name in fit_columns(plan)}
@@ -158,11 +159,11 @@ class FittedWorkflow:
             if own and names:
                 note(f"transform: this is the data of the fit, so {', '.join(names)} leaves out each row's own fold")
             bound = bind(self._applied, self.states, fitted_data=True) if own and names else self._bound
-            given = self._given(describe_data(data))
+            given = self._given(data.schema)
             schema = self._schema_for(given)
             return Transformed(self._applied, bound, data, given, schema, self.executor)
         frame = data if isinstance(data, pl.LazyFrame) else as_frame(data).lazy()
-        given = self._given(described(frame.collect_schema(), self.input_columns))
+        given = self._given(frame.collect_schema())
         frame = numbered(plain(frame.drop(ROW, strict=False)), ops_of(self._bound))
         with reading("the frame"):
             made = run(self._applied, self._bound, frame, Given.of(given)).select(self.plan.outputs)
@@ -179,8 +180,7 @@ class FittedWorkflow:
             left_out = {name for group in step.states for name in group} - {name for _, name in step.reads}
             if isinstance(step.op, StatOp) and (left_out or (step.op.learns and not step.learns)):
                 raise ConfigError(f"{where(step)} was pruned and cannot learn", hint="partial_fit the whole workflow")
-        found = describe_data(dataset)
-        inputs = self._like(found, self.inputs, where="the data to learn from")
+        inputs = self._like(dataset.schema, self.inputs, where="the data to learn from")
         _check_rows(self.plan, dataset)
         parts = [replace(part, first_row=part.first_row + self.rows) for part in dataset.parts()]
         states = fit(self.plan, parts, inputs, executor or LocalExecutor(), self.states)
@@ -291,16 +291,17 @@ class FittedWorkflow:
     def _bound(self) -> dict[int, Bound]:
         return bind(self._applied, self.states)
 
-    def _given(self, found: Mapping[str, Column]) -> dict[str, Column]:
+    def _given(self, schema: pl.Schema) -> dict[str, Column]:
         """The data's columns that are needed, as the fit described them but with the types they have here."""
-        return self._like(found, self.input_columns, where="the data to transform")
+        return self._like(schema, self.input_columns, where="the data to transform")
 
-    def _like(self, found: Mapping[str, Column], names: Iterable[str], where: str) -> dict[str, Column]:
+    def _like(self, schema: pl.Schema, names: Iterable[str], where: str) -> dict[str, Column]:
         given = {}
         for name in names:
-            if name not in found:
-                raise ColumnNotFoundError.of(name, found, where=where)
-            given[name] = replace(self.inputs[name], dtype=found[name].dtype, list=found[name].list)
+            if name not in schema:
+                raise ColumnNotFoundError.of(name, schema, where=where)
+            found = column_of(name, schema[name])
+            given[name] = replace(self.inputs[name], dtype=found.dtype, list=found.list)
         return given
 
     def _schema_for(self, given: Inputs) -> Schema:
@@ -320,21 +321,18 @@ def _check_rows(plan: Plan, dataset: Dataset) -> None:
 
 
 def describe_data(dataset: Dataset) -> dict[str, Column]:
-    """The data's columns: tags and sizes from the footer where falconet wrote it, else from the types alone."""
+    """The data's columns: tags and sizes from the footer where falconet wrote it, else from the types alone.
+
+    Those whose types no schema can describe are left out.
+    """
     known = dataset.described
-    found = described(dataset.schema, [name for name, dtype in dataset.schema.items() if _has_place(dtype)])
+    found = described(dataset.schema, [name for name, dtype in dataset.schema.items() if has_place(dtype)])
     return {
         name: replace(known[name], dtype=column.dtype, list=column.list, source=(name,)) if name in known else column
         for name, column in found.items()
     }
 
 
-def described(schema: pl.Schema, names: Sequence[str] | Iterable[str]) -> dict[str, Column]:
+def described(schema: pl.Schema, names: Iterable[str]) -> dict[str, Column]:
     """The columns of these names that are there, by their types."""
     return {name: replace(column_of(name, schema[name]), source=(name,)) for name in names if name in schema}
-
-
-def _has_place(dtype: pl.DataType) -> bool:
-    """Whether a graph can use the type: structs, decimals and lists of lists may stand in the data beside it."""
-    inner = dtype.inner if isinstance(dtype, (pl.List, pl.Array)) else dtype
-    return not (inner.is_nested() or inner.is_decimal() or inner.is_object() or inner in (pl.Int128, pl.UInt128))

@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from falconet.serve.app import create_app
+from falconet.serve.http.app import create_app
 from falconet.serve.recommender import Recommender
+from falconet.serve.serving import Serving
 from serving_world import ITEMS, World
 
 
@@ -17,7 +18,7 @@ class Client:
     """Calls the application without a server between."""
 
     def __init__(self, recommender: Recommender, token: str | None = None) -> None:
-        self.transport = httpx.ASGITransport(create_app(recommender, token), raise_app_exceptions=False)
+        self.transport = httpx.ASGITransport(create_app(Serving(recommender), token=token), raise_app_exceptions=False)
 
     def request(self, method: str, path: str, **more: Any) -> httpx.Response:
         async def send() -> httpx.Response:
@@ -277,7 +278,7 @@ def test_the_calls_are_described_with_examples(client: Client) -> None:
     assert set(described["paths"]) == {
         "/v1/recommend", "/v1/recommend/next", "/v1/recommend/batch", "/v1/rank", "/v1/filter", "/v1/events",
         "/v1/similar/{item_id}", "/v1/items", "/v1/items/{item_id}", "/v1/users", "/v1/users/{user_id}",
-        "/v1/sessions/{session_id}", "/v1/start",
+        "/v1/sessions/{session_id}", "/v1/admin/reload", "/v1/start", "/metrics",
         "/health/live", "/health/ready", "/version",
     }  # fmt: skip
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +40,10 @@ def serve(
             show_envvar=True,
         ),
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve a new bundle as soon as it is in the folder, after checking it.")
+    ] = False,
+    log: Annotated[bool, typer.Option("--log", help="Write a line of JSON for every request.")] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")] = False,
 ) -> None:
@@ -49,15 +54,17 @@ def serve(
     with _listen(host, port) as listening:  # before the models are loaded: a port in use is known at once
         import uvicorn
 
-        from falconet.serve.app import create_app
+        from falconet.serve.http.app import create_app
+        from falconet.serve.http.guard import log_to_stderr
         from falconet.serve.recommender import Recommender
+        from falconet.serve.serving import Serving
         from falconet.serve.stores import open_store
 
         recommender = Recommender.load(bundle)
         store = open_store(db or bundle.absolute().parent / "events.db")
-        recommender = Recommender(recommender.bundle, store)
+        serving = Serving(Recommender(recommender.bundle, store))
         config = uvicorn.Config(
-            create_app(recommender, token),
+            create_app(serving, token=token, log=log_to_stderr if log else None),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -72,7 +79,8 @@ def serve(
         # uvicorn ends open requests first and then raises the signal again: for us that is a normal end.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
         try:
-            server.run(sockets=[listening])
+            with serving.watched() if watch else nullcontext():
+                server.run(sockets=[listening])
         except KeyboardInterrupt:
             note("stopped")
         finally:

@@ -1,0 +1,243 @@
+"""The HTTP API and the page, as a FastAPI application: paths and what they call; meaning is in `recommender.py`."""
+
+from __future__ import annotations
+
+import hmac
+import uuid
+from importlib.resources import files
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Header, Response
+from starlette.exceptions import HTTPException
+
+from falconet.errors import ConfigError, DataError
+from falconet.io.artifact import falconet_version
+from falconet.serve.answers import Recommendation
+from falconet.serve.events import ACCEPTED, DUPLICATE, Event
+from falconet.serve.http.bodies import (
+    BatchIn,
+    Count,
+    EventIn,
+    EventsIn,
+    EventsOut,
+    FilterIn,
+    ItemId,
+    ItemIn,
+    ItemOut,
+    NextIn,
+    RankIn,
+    RecommendIn,
+    RecommendOut,
+    ReloadIn,
+    SimilarOut,
+    Text,
+)
+from falconet.serve.http.guard import Guard, Log
+from falconet.serve.http.replies import add_errors, answer, error_reply
+from falconet.serve.metrics import Metrics
+from falconet.serve.serving import Serving
+
+AT_ONCE = 256  # requests that may wait or be answered at one time
+
+_PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+
+
+def create_app(
+    serving: Serving, *, token: str | None = None, at_once: int = AT_ONCE, log: Log | None = None
+) -> FastAPI:
+    """The application. Any number of threads and processes may serve it.
+
+    What changes items, forgets people or loads another bundle needs the `token`, as `Authorization: Bearer TOKEN`;
+    without one it is refused.
+    """
+    app = FastAPI(
+        title="falconet",
+        version=falconet_version(),
+        description="What should this person see next?",
+        docs_url=None,  # those pages load scripts from other servers
+        redoc_url=None,
+    )
+    app.add_middleware(Guard, at_once=at_once, log=log)
+    add_errors(app)
+    _add_page(app)
+    counters = _Counters(serving)
+    _add_recommendations(app, serving, counters)
+    _add_lookups(app, serving)
+    _add_admin(app, serving, token)
+    _add_health(app, serving, counters)
+    return app
+
+
+class _Counters:
+    """Metrics where their package is installed."""
+
+    def __init__(self, serving: Serving) -> None:
+        self.metrics: Metrics | None = None
+        self.why_not: ConfigError | None = None
+        try:
+            self.metrics = Metrics(serving)
+        except ConfigError as error:
+            self.why_not = error
+
+    def answered(self, said: Recommendation, k: int | None = None) -> Recommendation:
+        if self.metrics is not None:
+            self.metrics.answered(said, k)
+        return said
+
+
+def _add_recommendations(app: FastAPI, serving: Serving, counters: _Counters) -> None:
+    def recommend_one(request: RecommendIn) -> Recommendation:
+        return counters.answered(serving.recommender.recommend(**request.model_dump()), request.k)
+
+    @app.post("/v1/recommend", response_model=RecommendOut)
+    def recommend(request: RecommendIn) -> Response:
+        """The best items for somebody. Unknown people get what is popular, with `cold_start` set."""
+        return answer(recommend_one(request))
+
+    @app.post("/v1/recommend/next", response_model=RecommendOut)
+    def next_page(request: NextIn) -> Response:
+        """More items for an answer, none of which its pages have shown; what happened since is known."""
+        return answer(counters.answered(serving.recommender.next(request.recommendation_id, request.k)))
+
+    @app.post("/v1/recommend/batch", response_model=list[RecommendOut])
+    def batch(request: BatchIn) -> Response:
+        """The answers to several requests, in their order."""
+        return answer([recommend_one(one) for one in request.requests])
+
+    @app.post("/v1/rank", response_model=RecommendOut)
+    def rank(request: RankIn) -> Response:
+        """The given items in the order that suits somebody, with their scores."""
+        return answer(counters.answered(serving.recommender.rank(**request.model_dump())))
+
+    @app.post("/v1/events", response_model=EventsOut)
+    def events(request: EventsIn) -> Response:
+        """Take in what people did. The next answer to those people, from any process, knows it."""
+        outcomes = serving.recommender.add_events([_event(event, i) for i, event in enumerate(request.events)])
+        accepted, duplicates = outcomes.count(ACCEPTED), outcomes.count(DUPLICATE)
+        rejected = len(outcomes) - accepted - duplicates
+        if counters.metrics is not None:
+            counters.metrics.took_in(accepted, duplicates, rejected)
+        return answer({"accepted": accepted, "duplicates": duplicates, "rejected": rejected, "outcomes": outcomes})
+
+
+def _add_lookups(app: FastAPI, serving: Serving) -> None:
+    @app.get("/v1/similar/{item_id:path}", response_model=list[SimilarOut])  # a path: ids may have a slash
+    def similar(item_id: ItemId, k: Count = 10) -> Response:
+        """The items nearest to one."""
+        try:
+            return answer(serving.recommender.similar(item_id, k))
+        except DataError as error:
+            return error_reply(404, error)
+
+    @app.post("/v1/filter")
+    def count(request: FilterIn) -> Response:
+        """How many items a filter holds for."""
+        return answer({"items": serving.recommender.count(request.filter, request.parameters)})
+
+    @app.get("/v1/items", response_model=list[ItemOut])
+    def items(search: Text = "", k: Count = 20) -> Response:
+        """Items whose title contains the text, the best known first."""
+        return answer(serving.recommender.search_items(search, k))
+
+    @app.get("/v1/users")
+    def users(search: Text = "", k: Count = 20) -> Response:
+        """Ids that start with the text, and a few people worth trying."""
+        found = serving.recommender.search_users(search, k) if search else []
+        return answer({"users": found, "samples": serving.recommender.sample_users()})
+
+    @app.get("/v1/start", response_model=list[ItemOut])
+    def start() -> Response:
+        """Twelve well-known items, unlike each other, for a new visitor to choose from."""
+        return answer(serving.recommender.start_items())
+
+
+def _add_admin(app: FastAPI, serving: Serving, token: str | None) -> None:
+    def trusted(authorization: Annotated[str, Header(max_length=1000)] = "") -> None:
+        if token is None:
+            raise HTTPException(403, "this server takes no such calls; it was started without a token")
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
+            raise HTTPException(401, "the token is missing or wrong", {"www-authenticate": "Bearer"})
+
+    only = [Depends(trusted)]
+
+    @app.put("/v1/items/{item_id:path}", dependencies=only)
+    def put_item(item_id: ItemId, request: ItemIn) -> Response:
+        """Say whether an item may be recommended, and until when. The next answer of any process knows it."""
+        serving.recommender.put_item(item_id, hidden=request.hidden, expires=request.expires)
+        return answer({"item_id": item_id, "hidden": request.hidden, "expires": request.expires})
+
+    @app.delete("/v1/items/{item_id:path}", dependencies=only)
+    def hide_item(item_id: ItemId) -> Response:
+        """Never recommend an item, until it is put again."""
+        serving.recommender.put_item(item_id, hidden=True)
+        return answer({"item_id": item_id, "hidden": True, "expires": None})
+
+    @app.post("/v1/admin/reload", dependencies=only)
+    def reload(request: ReloadIn) -> Response:
+        """Load the bundle anew. It is checked first; where it is refused, the one before goes on."""
+        before, after = serving.reload(request.bundle)
+        return answer({"bundle": after, "before": before})
+
+    @app.delete("/v1/users/{user_id:path}", dependencies=only)
+    def forget_user(user_id: ItemId) -> Response:
+        """Delete all events, pages and impressions of a user, and what was said of them."""
+        return answer({"user_id": user_id, "events": serving.recommender.forget(user_id)})
+
+    @app.delete("/v1/sessions/{session_id:path}", dependencies=only)
+    def forget_session(session_id: ItemId) -> Response:
+        """Delete all events, pages and impressions of a visitor. Of 7 and "7", which a path cannot tell, of both."""
+        digits = session_id.isdecimal() and session_id.isascii() and len(session_id) < 19
+        both: list[int | str] = [session_id, int(session_id)] if digits else [session_id]
+        events = sum(serving.recommender.forget(session_id=value) for value in both)
+        return answer({"session_id": session_id, "events": events})
+
+
+def _add_health(app: FastAPI, serving: Serving, counters: _Counters) -> None:
+    @app.get("/health/live")
+    def live() -> Response:
+        """The process runs."""
+        return answer({"status": "live"})
+
+    @app.get("/health/ready")
+    def ready() -> Response:
+        """A request can be answered: one is."""
+        recommender = serving.recommender
+        recommender.check()
+        return answer({"status": "ready", "bundle": recommender.bundle.name})
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        """Counts and times of this process, as Prometheus reads them."""
+        if counters.metrics is None:
+            assert counters.why_not is not None
+            return error_reply(501, counters.why_not)
+        text, kind = counters.metrics.text()
+        return Response(text, media_type=kind)
+
+    @app.get("/version")
+    def version() -> Response:
+        """What runs here: falconet, the bundle, its models and the data they learned from."""
+        return answer({"falconet": falconet_version(), **serving.recommender.describe()})
+
+
+def _add_page(app: FastAPI) -> None:
+    folder = files("falconet.serve") / "page"
+
+    def add(route: str, content: bytes, kind: str) -> None:
+        @app.get(route, include_in_schema=False)
+        def page() -> Response:
+            return Response(content, media_type=kind)
+
+    for route, (name, kind) in _PAGE.items():
+        add(route, (folder / name).read_bytes(), kind)
+
+
+def _event(event: EventIn, number: int) -> Event:
+    try:
+        return Event(**{**event.model_dump(), "event_id": event.event_id or uuid.uuid4().hex})
+    except DataError as error:
+        raise DataError(f"`events.{number}`: {error}") from error

@@ -1,0 +1,91 @@
+"""What stands before the application: bounds, security headers, an id and a line of the log for every request."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from falconet.serve.http.bodies import MAX_BODY
+from falconet.serve.http.replies import HEADERS, error_reply
+
+_ID = re.compile(rb"[\w.:-]{1,128}")  # what a caller's own request id may be
+
+Log = Callable[[dict[str, str | int | float]], None]
+
+
+class Guard:
+    """Refuses bodies above MAX_BODY before they are parsed, and requests while `at_once` others are being answered.
+
+    Every answer has the security headers and an `x-request-id`, the caller's own where it sent one. `log` gets a line
+    for each: time, id, method, path, status, milliseconds.
+    """
+
+    def __init__(self, app: ASGIApp, at_once: int, log: Log | None = None) -> None:
+        self._app, self._at_once, self._log = app, at_once, log
+        self._open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 0
+        name = next((value for key, value in scope["headers"] if key == b"x-request-id"), b"")
+        name = name if _ID.fullmatch(name) else uuid.uuid4().hex.encode()
+
+        async def guarded(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] += [(key.encode(), value.encode()) for key, value in HEADERS.items()]
+                message["headers"] += [(b"x-request-id", name)]
+            await send(message)
+
+        counted = not scope["path"].startswith("/health/")
+        self._open += counted
+        try:
+            if counted and self._open > self._at_once:
+                busy = error_reply(429, f"{self._at_once:,} requests are being answered; try again")
+                busy.headers["retry-after"] = "1"
+                await busy(scope, receive, guarded)
+            else:
+                await self._bounded(scope, receive, guarded)
+        finally:
+            self._open -= counted
+            if self._log is not None:
+                self._log({
+                    "time": datetime.now(UTC).isoformat(timespec="milliseconds"), "id": name.decode(),
+                    "method": scope["method"], "path": scope["path"], "status": status,
+                    "ms": round((time.perf_counter() - start) * 1000, 3),
+                })  # fmt: skip
+
+    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the whole body, which a caller may send in any number of parts, and hand it on."""
+        body = b""
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":  # the caller has gone
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > MAX_BODY:
+                await error_reply(413, f"the body has more than {MAX_BODY:,} bytes")(scope, receive, send)
+                return
+        parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return parts.pop() if parts else await receive()
+
+        await self._app(scope, replay, send)
+
+
+def log_to_stderr(line: dict[str, str | int | float]) -> None:
+    """One request as a line of JSON."""
+    sys.stderr.write(json.dumps(line) + "\n")

@@ -1,0 +1,74 @@
+"""The recommender that answers now, and how another bundle takes its place while requests go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from falconet.errors import ConfigError, FalconetError
+from falconet.io.artifact import read_manifest
+from falconet.progress import note
+from falconet.serve.bundle import KIND, load_bundle
+from falconet.serve.recommender import Recommender
+
+
+class Serving:
+    """Holds a recommender. A request keeps the one it began with; `reload` puts another in its place, or leaves it."""
+
+    def __init__(self, recommender: Recommender) -> None:
+        self._recommender = recommender
+        self._reloading = threading.Lock()
+        self.since = time.time()
+
+    @property
+    def recommender(self) -> Recommender:
+        return self._recommender
+
+    def reload(self, folder: str | None = None) -> tuple[str, str]:
+        """Load the bundle anew, from its folder or from one beside it; the names of the one before and of the new one.
+
+        The new one is checked whole, its probes too, before it answers anything; the old one answers until then. Raises
+        ArtifactError for a bundle that is damaged or answers differently here, and the old one goes on.
+        """
+        with self._reloading:
+            before = self._recommender
+            path = before.bundle.path
+            if folder is not None:
+                if Path(folder).name != folder or folder in (".", ".."):
+                    raise ConfigError(f"`bundle` is {folder!r}", hint="a folder beside the one that is served")
+                path = path.absolute().parent / folder
+            self._recommender = Recommender(load_bundle(path), before.store)
+            self.since = time.time()
+            return before.bundle.name, self._recommender.bundle.name
+
+    @contextmanager
+    def watched(self, seconds: float = 2.0) -> Iterator[None]:
+        """Within the block, a new bundle in the folder takes the old one's place, in every process that watches."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(seconds, over), name="falconet-watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _watch(self, seconds: float, over: threading.Event) -> None:
+        refused = ""
+        while not over.wait(seconds):
+            bundle = self._recommender.bundle
+            try:
+                found = read_manifest(bundle.path, KIND).sha256
+            except FalconetError:  # it is just being put there
+                continue
+            if found in (bundle.manifest.sha256, refused):
+                continue
+            try:
+                before, after = self.reload()
+                note(f"bundle {after} has taken the place of {before}")
+            except FalconetError as error:
+                refused = found
+                note(f"the new bundle is not served, {bundle.name} goes on: {error}")

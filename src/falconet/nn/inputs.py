@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from falconet.batch import Batch
-from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
+from falconet.errors import ColumnNotFoundError, SchemaError
 from falconet.nn.batchnorm import BatchNorm
 from falconet.nn.embedding import Pooling, Tables
 from falconet.nn.numbers import SoftEmbeddings
-from falconet.schema import Schema, Tag
+from falconet.schema import Schema, Tag, embedding_width
 
 
 class Inputs(nn.Module):
@@ -44,9 +44,8 @@ class Inputs(nn.Module):
         self.norm = BatchNorm(len(self.continuous), affine=False) if self.continuous else None
         self.soft = None
         if soft and self.continuous:
-            if not isinstance(dims, int):
-                raise ConfigError("soft embeddings of numbers need one width for all columns", hint="set `dim`")
-            self.soft = SoftEmbeddings(len(self.continuous), soft, dims)
+            width = dims if isinstance(dims, int) else embedding_width(soft)
+            self.soft = SoftEmbeddings(len(self.continuous), soft, width)
 
     @property
     def plain(self) -> int:

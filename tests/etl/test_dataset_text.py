@@ -323,6 +323,7 @@ def test_json_lines_have_the_keys_and_types_of_all_blocks_and_files(
         ('{"a": 1}\n[1]\n', r"line 2: no object but a list"),
         ('{"a": NaN}\n', r"line 1: no JSON: NaN is not a number of JSON"),
         ('{"a": 1} {"a": 2}\n', r"line 1: no JSON: Extra data"),
+        ('{"a": 1}\n{"a": 2, "a": 3}\n', r"line 2: no JSON: the key `a` is there twice"),
         ('{"a": 99999999999999999999}\n', r"`a` holds whole numbers beyond 64 bits with a sign"),
         ("", r"a.jsonl` is empty"),
     ],

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from falconet.errors import DataError, SchemaError
+from falconet.etl.names import repeated
 from falconet.etl.paths import Found
 from falconet.etl.text_files import unpacked
 from falconet.etl.widen import widest
@@ -96,7 +97,7 @@ def _explain(file: Found, said: str) -> NoReturn:
 
 def _check(line: bytes, where: str, kinds: dict[str, str]) -> None:
     try:
-        value = json.loads(line.decode(), parse_constant=_refuse_constant)
+        value = json.loads(line.decode(), parse_constant=_refuse_constant, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         shown = line[:80].decode(errors="replace")
         raise DataError(f"{where}: no JSON: {error}", hint=f"the line is `{shown}`") from error
@@ -112,6 +113,12 @@ def _check(line: bytes, where: str, kinds: dict[str, str]) -> None:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number of JSON; null is")
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if twice := repeated(name for name, _ in pairs):
+        raise ValueError(f"the key `{twice}` is there twice")
+    return dict(pairs)
 
 
 def _kind(value: object) -> str:

@@ -117,6 +117,7 @@ class ItemScorer(ClosedForm):
 
 def _grouped(rows: Tensor, values: Tensor) -> Ragged:
     """The distinct values of every distinct row, both ascending."""
-    pairs = torch.unique(torch.stack([rows, values]), dim=1) if len(rows) else torch.stack([rows, values])
-    lengths = torch.unique_consecutive(pairs[0], return_counts=True)[1]
-    return Ragged(pairs[1], F.pad(lengths.cumsum(0), (1, 0)))
+    width = int(values.max()) + 1 if len(values) else 1
+    pairs = torch.unique(rows.long() * width + values)
+    lengths = torch.unique_consecutive(pairs // width, return_counts=True)[1]
+    return Ragged(pairs % width, F.pad(lengths.cumsum(0), (1, 0)))

@@ -12,7 +12,7 @@ from polars.testing import assert_frame_equal
 from falconet import Dataset, Workflow, ops
 from falconet.etl.fold import Placed, Taken, fold
 from falconet.etl.plan import Given
-from falconet.etl.selector import Node
+from falconet.etl.selector import Node, as_node
 
 MOVIES = pl.DataFrame(
     {
@@ -82,3 +82,12 @@ def test_a_row_of_the_table_that_cannot_be_converted_does_not_matter_if_no_row_a
     assert fitted.transform(Dataset(pl.DataFrame({"movie": [7, 7]}))).collect().to_dict(as_series=False) == {
         "code": [12, 12]
     }
+
+
+def test_rows_beside_a_table_keep_their_folds() -> None:
+    def encode(node: Node) -> Node:
+        return node["score"] + (node["user"] >> ops.TargetEncoding(target=node["score"], kfold=2))
+
+    before = ROWS.join(MOVIES, on="movie", how="left", maintain_order="left")
+    want = Workflow(encode(as_node(["user", "score"]))).fit_transform(Dataset(before)).collect()
+    assert_frame_equal(Workflow(encode(joined())).fit_transform(Dataset(ROWS)).collect(), want, check_exact=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -56,6 +57,8 @@ EXPRESSIONS = [
     pl.col("l").list.agg(ELEMENT.sum() / 49),
     pl.col("l").list.to_array(1).arr.eval(ELEMENT / 49),
     pl.col("l").list.mean() / 49,
+    pl.col("l").list.sum(),
+    pl.col("n").list.mean(),
     pl.col("l").list.eval(ELEMENT.is_nan().any() + 0.5),
     pl.col("l").list.eval((ELEMENT.max() - ELEMENT.min()) / 7.3),
     pl.col("l").list.eval(ELEMENT.std() / 49),
@@ -120,3 +123,21 @@ def test_a_column_that_is_constant_in_a_folder_divides_as_another_does(tmp_path:
         hive = fl.Dataset(tmp_path)
         found = fl.Workflow(node).fit(hive).transform(hive).collect().sort("row").to_dicts()
         assert [list(map(bits, row.values())) for row in found] == [list(map(bits, row.values())) for row in want]
+
+
+@pytest.mark.parametrize("dtype", [pl.Float64(), pl.Float32()], ids=str)
+@pytest.mark.parametrize("is_array", [False, True], ids=["list", "array"])
+@pytest.mark.parametrize("what", ["sum", "mean"])
+def test_a_null_in_another_list_does_not_change_a_sum(dtype: pl.DataType, is_array: bool, what: str) -> None:
+    random = np.random.default_rng(0)
+    rows = [(random.normal(size=300) * 10.0 ** random.integers(-3, 3, 300)).tolist() for _ in range(20)]
+    rows = [[-0.0] * 300, *rows, [None, *rows[0][1:]]]
+    lists = pl.Series("l", rows, dtype=pl.List(dtype))
+    frame = (lists.list.to_array(300) if is_array else lists).to_frame()
+    expr = getattr(pl.col("l").arr if is_array else pl.col("l").list, what)()
+    form = expressions.from_tree(steady(expressions.to_tree(expr), dict(frame.schema), where="here"))
+    whole = frame.select(form).to_series()
+    alone = pl.concat([part.select(form) for part in frame.iter_slices(1)]).to_series()
+    assert whole.dtype == dtype
+    assert [bits(value) for value in alone] == [bits(value) for value in whole]
+    assert whole.to_list() == pytest.approx(frame.select(expr).to_series().to_list(), rel=1e-4)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from falconet.etl.op import ColumnOp, FrameOp, Group, TableOp
-from falconet.etl.plan import Bound, Given, Plan, Ref, Step, run
+from falconet.etl.plan import Bound, Given, Plan, Ref, Step, numbered, run
 from falconet.schema import Column
 
 PLACE = "__place__"
@@ -36,7 +36,8 @@ def fold(plan: Plan, bound: Mapping[int, Bound], given: Given, counted: Collecti
     made: dict[tuple[int, Group], ColumnOp] = {}
     if not found:
         return Folded(bound, {})
-    columns = run(plan, bound, given.empty, given, keep=True).columns
+    nothing = numbered(given.empty, [op for pairs in bound.values() for _, op in pairs])
+    columns = run(plan, bound, nothing, given, keep=True).columns
     for id, op in found.items():
         for name in op.added:
             ref = (id, name)

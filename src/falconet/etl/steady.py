@@ -3,7 +3,8 @@
 Polars takes for a constant whatever has one value in the frame at hand: a literal, a `when` no row of which holds, the
 column of a hive folder. With a constant it reckons otherwise than with a column, except in a frame of one row: `x / c`
 is `x * (1 / c)`, `49 // 49` is 0, minus zero plus zero stays minus zero. Values would then depend on the cut of the
-data. Here what may be a constant is made a column before a float is divided or added to.
+data. Here what may be a constant is made a column before a float is divided or added to. The sum of a list is that of
+its elements in their order, too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from falconet.etl.types import element
 
 _OPERATORS = ("TrueDivide", "FloorDivide", "Modulus", "Plus", "Minus")
 _FUNCTIONS = ("SumHorizontal", "MeanHorizontal")
+_LISTS = {"ListExpr": "ListAgg", "ArrayExpr": "ArrayAgg"}
+"""What the functions of lists and arrays are called, and what an aggregation of their elements is."""
 
 
 def steady(tree: Tree, types: Mapping[str, pl.DataType], *, where: str) -> Tree:
@@ -50,9 +53,7 @@ class _Steady:
         made = {key: self.of(value) for key, value in tree.items()}
         if set(tree) == {"BinaryExpr"}:
             return {"BinaryExpr": self._binary(tree, made["BinaryExpr"])}
-        if set(tree) == {"Function"}:
-            return {"Function": self._function(tree["Function"], made["Function"])}
-        return made
+        return self._function(tree["Function"], made) if set(tree) == {"Function"} else made
 
     def _eval(self, body: Tree) -> Tree:
         def around(inner: Tree) -> Tree:
@@ -75,7 +76,9 @@ class _Steady:
         return {"left": left, "op": name, "right": right}
 
     def _function(self, was: Tree, made: Tree) -> Tree:
-        function, inputs = expressions.function_of(was)[0], was["input"]
+        (function, member), inputs = expressions.function_of(was), was["input"]
+        if function in _LISTS and member in ("Sum", "Mean"):
+            return self._of_elements(function, member, was, made)
         if function == "Pow" and len(inputs) == 2 and _columns([inputs[1]]):
             self._refuse_power(was)
         if function not in _FUNCTIONS:
@@ -84,8 +87,17 @@ class _Steady:
         if dtype is None or not dtype.is_float() or not any(one is not None and one.is_float() for one in own):
             return made
         columns = _columns(inputs)
-        spread = [self._spread(one, by, columns, dtype) for one, by in zip(inputs, made["input"], strict=True)]
-        return {**made, "input": spread}
+        pairs = zip(inputs, made["Function"]["input"], strict=True)
+        spread = [self._spread(one, by, columns, dtype) for one, by in pairs]
+        return {"Function": {**made["Function"], "input": spread}}
+
+    def _of_elements(self, family: str, member: str, was: Tree, made: Tree) -> Tree:
+        """Polars adds the floats of a list in another order where some other list has a null, but not so here."""
+        dtype = self._type({"Function": was})
+        if dtype is None or not dtype.is_float():
+            return made
+        (lists,) = made["Function"]["input"]
+        return {"Eval": {"expr": lists, "evaluation": {"Agg": {member: "Element"}}, "variant": _LISTS[family]}}
 
     def _refuse_power(self, body: Tree) -> None:
         dtype = self._type({"Function": body})

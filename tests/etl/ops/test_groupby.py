@@ -206,6 +206,12 @@ def test_a_sum_that_does_not_fit_is_refused_by_name() -> None:
         grouped(pl.DataFrame({"k": [1, 1], "x": [2**63 - 1, 1]}), ops.Groupby(groupby_cols="k", aggs="sum"))
 
 
+def test_a_mean_does_not_need_the_sum_to_fit() -> None:
+    frame = pl.DataFrame({"k": [1, 1], "x": [2**63 - 1, 2**63 - 1]})
+    got = grouped(frame, ops.Groupby(groupby_cols="k", aggs=["mean", "std"]))
+    assert got.row(0) == (1, 2.0**63, 0.0)
+
+
 def test_what_does_not_fit_says_so() -> None:
     with pytest.raises(ConfigError, match="did you mean `nunique`"):
         ops.Groupby(groupby_cols="k", aggs="nuniqe")

@@ -177,6 +177,7 @@ def test_a_sum_that_does_not_fit_is_refused_by_name() -> None:
     frame = pl.DataFrame({"k": [1, 1], "x": [2**63 - 1, 1]})
     with pytest.raises(DataError, match="the sum of `x` does not fit 64 bits"):
         apply(["k"] >> ops.JoinGroupby(cont_cols="x", stats="sum"), frame)
+    assert apply(["k"] >> ops.JoinGroupby(cont_cols="x", stats="mean"), frame)["k_x_mean"].to_list() == [2.0**62] * 2
 
 
 def test_what_does_not_fit_says_so() -> None:

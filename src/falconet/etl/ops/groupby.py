@@ -127,7 +127,8 @@ class Groupby(KeyedOp):
         made = rows.group_by(_FIRST, maintain_order=True).agg(*keys, **plain)
         for name, asked in aggs.items():
             if wanted := [agg for agg in asked if agg in _SUMS]:
-                found = _summed(rows, name, types[name], squares=bool(_SQUARES & set(wanted)))
+                integer = "sum" in wanted and moments.is_integer(types[name])
+                found = _summed(rows, name, integer=integer, squares=bool(_SQUARES & set(wanted)))
                 named = found.select(_FIRST, *(pl.col(agg).alias(self._name(name, agg)) for agg in wanted))
                 made = made.join(named, on=_FIRST, how="left", maintain_order="left")
         return made.select(*self.sources(columns), pl.col(_FIRST).alias(ROW))
@@ -168,10 +169,9 @@ def _aggregated(x: pl.Expr, agg: str) -> pl.Expr:
     return {"list": x, "first": x.first(), "last": x.last(), "min": x.min(), "max": x.max()}[agg]
 
 
-def _summed(rows: pl.LazyFrame, name: str, dtype: pl.DataType, *, squares: bool) -> pl.LazyFrame:
-    """Per key sum, mean and, of squares, variance and deviation, all exact."""
+def _summed(rows: pl.LazyFrame, name: str, *, integer: bool, squares: bool) -> pl.LazyFrame:
+    """Per key sum (an integer, or a float), mean and, of squares, variance and deviation, all exact."""
     state = moments.sums(rows.select(_FIRST, name), name, [_FIRST], squares=squares)
-    integer = moments.is_integer(dtype)
     finish = partial(moments.finish, by=[_FIRST], integer=integer, where=f"a sum of `{name}`")
     return state.map_batches(finish, schema=moments.found(state.collect_schema(), [_FIRST], integer=integer))
 

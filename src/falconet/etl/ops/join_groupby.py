@@ -108,7 +108,7 @@ class JoinGroupby(keys.KeyedStatistic):
                 table = own
                 continue
             if kind == "sums":
-                integer = moments.is_integer(state.schema[f"min{i}"])
+                integer = "sum" in self.stats and moments.is_integer(state.schema[f"min{i}"])
                 made = moments.finish(own, by, integer=integer, where=f"the sum of `{self.conts[i]}`").drop("count")
             elif kind == "counts":
                 made = quantiles.medians(own, by)

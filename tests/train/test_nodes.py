@@ -127,6 +127,15 @@ def test_launchers_hear_of_a_failure_and_of_its_cause() -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_all_processes_of_an_attempt_meet_at_one_port_and_not_where_those_before_did() -> None:
+    first, second = councils()
+    ports = [together(lambda n=n: first.begin(n), lambda n=n: second.begin(n)) for n in range(3)]  # type: ignore[misc]
+    assert [a == b for a, b in ports] == [True] * 3
+    assert len({a for a, _ in ports}) == 3
+    together(first.leave, second.leave)
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_launcher_that_falls_silent_is_named() -> None:
     first, second = councils(timeout_s=0.3)
     with pytest.raises(DistributedError, match=r"node 1 of 2 is gone: its launcher has been silent for 0 s"):
@@ -178,7 +187,7 @@ def test_launchers_that_were_started_differently_are_told(monkeypatch: pytest.Mo
             Council(Nodes(2, 1, place), 3)
         with pytest.raises(ConfigError, match="two launchers say they are node 1"):
             Council(Nodes(2, 1, place), 2)
-    assert node0.port != port
+    assert node0.begin(0) != port
 
 
 @pytest.mark.parametrize(

@@ -208,10 +208,11 @@ class _Team:
         self._results, self._failures = {}, {}
         context = multiprocessing.get_context("spawn")
         job, node, world = self.job, council.nodes.rank, council.nodes.count * self.job.nproc
+        port = council.begin(attempt)
         with _usr1_waits():  # a process that is not ready for it would die of it
             for local in range(job.nproc):
                 place = {"RANK": node * job.nproc + local, "WORLD_SIZE": world, "LOCAL_RANK": local}
-                place |= {"LOCAL_WORLD_SIZE": job.nproc, "GROUP_RANK": node, "MASTER_PORT": council.port}
+                place |= {"LOCAL_WORLD_SIZE": job.nproc, "GROUP_RANK": node, "MASTER_PORT": port}
                 env = {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": council.address}
                 # These are for torch's own init_process_group: the meeting point is there already.
                 env |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": str(attempt)}

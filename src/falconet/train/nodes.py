@@ -97,10 +97,11 @@ class Council:
     def __init__(self, nodes: Nodes, nproc: int) -> None:
         self.nodes = nodes
         self.store: TCPStore = (hold if nodes.rank == 0 else find)(nodes.meeting, _MEET)
-        self.address, self.port = nodes.meeting.address, int(self.store.port)
-        self._line = None if nodes.rank == 0 else Line(self.address, self.port)
+        self.address = nodes.meeting.address
+        self._line = None if nodes.rank == 0 else Line(self.address, int(self.store.port))
         self._heard = dict.fromkeys(range(nodes.count), (b"", time.monotonic()))
         self._looked = 0.0
+        self._fresh: TCPStore | None = None
         if nodes.count > 1:
             self._agree(nproc)
 
@@ -120,6 +121,20 @@ class Council:
                 f"node {rank} has --nnodes {self.nodes.count} -np {nproc}, node 0 has --nnodes {count} -np {each}",
                 hint="start all launchers alike",
             )
+
+    def begin(self, attempt: int) -> int:
+        """The port at which the processes of an attempt meet.
+
+        The first time at the launchers' own. Later they need a store without what the attempt before left there: a
+        script that joins by torch alone would take its addresses for this one's.
+        """
+        if attempt == 0:
+            return int(self.store.port)
+        if self.nodes.rank == 0:
+            self._fresh = fresh = hold(Meeting(self.address, 0), _MEET)
+            self._tell(f"{attempt}/port", str(fresh.port))
+            return int(fresh.port)
+        return int(self._ask(lambda: self.store.get(f"{attempt}/port")))
 
     def over(self, attempt: int) -> bool:
         """Whether an attempt has ended early on any node. Raises DistributedError for a node that fell silent."""

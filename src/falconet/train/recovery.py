@@ -20,7 +20,7 @@ from falconet.train.optimizer import Optimizers
 from falconet.train.parallel import load_weights, plain_keys, share_tensors
 from falconet.train.runtime import Runtime
 
-_HOW = ("accumulate", "compile", "snapshot_steps", "snapshot_minutes", "table_placement")
+HOW = ("accumulate", "compile", "snapshot_steps", "snapshot_minutes", "table_placement")
 """Settings of how, not of what, is trained: a run may go on with others."""
 
 
@@ -184,7 +184,7 @@ def describe(
     return {
         "format": FORMAT,
         "step": step_key,
-        "train": {name: x for name, x in to_plain(train).items() if name not in _HOW},
+        "train": {name: x for name, x in to_plain(train).items() if name not in HOW},
         "model": network,
         "data": _data(loader),
         "valid": None if valid is None else _data(valid),

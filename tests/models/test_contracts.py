@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from falconet.models import DCN, DIN, DLRM, MLP, MODELS, DeepFM, TwoTower, WideDeep
-from falconet.schema import Schema
+from falconet.schema import Column, Schema, Tag
 from falconet.testing.models import EXAMPLE, ModelContract, RetrieverContract, contract_of
 
+COVER = Column(name="cover.vector", dtype="float32", list=5, tags=frozenset({Tag.ITEM, Tag.EMBEDDING}))
+WITH_VECTORS = Schema((*EXAMPLE, COVER))
 NOT_EXPORTED = {"EASE", "GRU4Rec", "IALS", "ItemKNN", "SASRec"}  # how they read a history depends on its codes
 
 for name in MODELS:  # each in its debug size; other settings follow
@@ -37,6 +39,24 @@ class TestDLRMWithoutNumbers(ModelContract):
 class TestDLRMWithSoftNumbers(ModelContract):
     model = DLRM
     config = DLRM.Config(dim=4, top=(8,), soft_numbers=4)
+
+
+class TestMLPWithVectorsFromElsewhere(ModelContract):
+    model = MLP
+    config = MLP.Config(hidden=(8,))
+    schema = WITH_VECTORS
+
+
+class TestDLRMWithVectorsFromElsewhere(ModelContract):
+    model = DLRM
+    config = DLRM.Config(dim=4, top=(8,), soft_numbers=3)
+    schema = WITH_VECTORS
+
+
+class TestDeepFMOfVectorsFromElsewhere(ModelContract):
+    model = DeepFM
+    config = DeepFM.Config(dim=4, hidden=(8,), columns=("item", "cover.vector"))
+    schema = WITH_VECTORS
 
 
 class TestParallelDCN(ModelContract):

@@ -13,7 +13,7 @@ from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.models import DCN, DIN, DLRM, MLP, DeepFM, WideDeep
 from falconet.models.ranker import Ranker
 from falconet.nn.interaction import pair_products, sum_of_pairs
-from falconet.schema import Schema, Tag
+from falconet.schema import Column, Schema, Tag
 from falconet.testing.models import EXAMPLE, example_batch
 
 
@@ -58,6 +58,32 @@ def test_a_batch_with_lists_where_numbers_belong_is_refused() -> None:
     lists = Ragged(torch.ones(24), torch.arange(25))
     with pytest.raises(SchemaError, match="the batch's `age` holds lists"):
         model(replace(batch, features={**batch.features, "age": lists}))
+
+
+class TestVectorsFromElsewhere:
+    schema = Schema((*EXAMPLE, Column(name="cover", dtype="float32", list=5, tags=frozenset({Tag.EMBEDDING}))))
+
+    @torch.no_grad()
+    def test_they_are_fields_through_a_linear_layer(self) -> None:
+        model = DLRM.from_schema(self.schema, DLRM.debug()).eval()
+        batch = example_batch(self.schema)
+        layer = model.inputs.layers["given_cover"]
+        torch.testing.assert_close(model.inputs.vectors(batch)[:, -1], layer(batch.features["cover"]))
+        torch.testing.assert_close(model.inputs(batch)[:, -4:], layer(batch.features["cover"]))
+        assert (model.inputs.fields, model.inputs.width) == (6, 5 * 4 + 2 + 4)
+
+    def test_lists_of_many_lengths_are_no_vectors(self) -> None:
+        ragged = replace(self.schema["cover"], list="ragged")
+        with pytest.raises(SchemaError, match="`cover` is tagged `embedding`, but holds no lists of one length"):
+            DCN.from_schema(Schema((*EXAMPLE, ragged)))
+
+    def test_a_batch_without_them(self) -> None:
+        model = DLRM.from_schema(self.schema, DLRM.debug()).eval()
+        with pytest.raises(ColumnNotFoundError, match="the batch has no column `cover`"):
+            model(example_batch())
+        lists = {**example_batch().features, "cover": Ragged(torch.ones(24), torch.arange(25))}
+        with pytest.raises(SchemaError, match="the batch's `cover` holds no vectors of one length"):
+            model(Batch.of(lists))
 
 
 @torch.no_grad()

@@ -32,7 +32,7 @@ class Ranker(Model):
         dropout: float = 0.0
         batch_norm: bool = True  # in the multi-layer perceptrons
         loss: Loss | None = None  # None: "mse" for a target tagged `regression`, else "bce"
-        columns: tuple[str, ...] | None = None  # the inputs; None: every categorical and continuous column
+        columns: tuple[str, ...] | None = None  # the inputs; None: all categorical, continuous, embedding
         target: str | None = None  # None: the schema's only target
 
         def __post_init__(self) -> None:
@@ -84,15 +84,16 @@ class Ranker(Model):
         return targets[0] if targets else None
 
     def _choose_columns(self, schema: Schema) -> Schema:
-        """The categorical and continuous columns of the settings, or all there are."""
+        """The categorical, continuous and `embedding` columns of the settings, or all there are."""
         who, wanted = type(self).__name__, self.config.columns
         known = schema.without_tags(Tag.TARGET, Tag.WEIGHT)
         chosen = known if wanted is None else known.only(wanted)
-        columns = Schema(tuple(c for c in chosen if {Tag.CATEGORICAL, Tag.CONTINUOUS} & c.tags))
+        columns = Schema(tuple(c for c in chosen if {Tag.CATEGORICAL, Tag.CONTINUOUS, Tag.EMBEDDING} & c.tags))
         if wanted is not None and len(columns) < len(chosen):
             odd = next(c.name for c in chosen if c.name not in columns)
             raise SchemaError(
-                f"{who} cannot read `{odd}`, which is neither categorical nor continuous", hint="tag it in the workflow"
+                f"{who} cannot read `{odd}`, which is neither categorical nor continuous nor an embedding",
+                hint="tag it in the workflow",
             )
         if not len(columns):
             raise SchemaError(

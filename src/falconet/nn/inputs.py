@@ -17,15 +17,19 @@ from falconet.errors import ColumnNotFoundError, SchemaError
 from falconet.nn.batchnorm import BatchNorm
 from falconet.nn.embedding import Pooling, Tables
 from falconet.nn.numbers import SoftEmbeddings
-from falconet.schema import Schema, Tag, embedding_width
+from falconet.schema import Column, Schema, Tag
+
+_WIDTH = 16  # of the vectors that stand beside tables of several widths
 
 
 class Inputs(nn.Module):
-    """Categorical columns through `Tables` (lists as bags), continuous ones through a BatchNorm.
+    """Categorical columns through `Tables` (lists as bags), continuous ones through a BatchNorm, and columns tagged
+    `embedding`, vectors that the data brings, through a linear layer each.
 
     The columns are taken by name, so that neither a batch's nor a schema's order matters. `dims`: the width of all
     vectors, or one per column. `soft`: so many vectors for each continuous column, of which its value is a soft choice
-    (see `SoftEmbeddings`); with 0 it is a plain number. Raises SchemaError for a continuous column of lists.
+    (see `SoftEmbeddings`); with 0 it is a plain number. Raises SchemaError for a continuous column of lists, and for an
+    `embedding` column whose lists are not of one length.
     """
 
     def __init__(
@@ -34,8 +38,9 @@ class Inputs(nn.Module):
         super().__init__()
         by_name = Schema(tuple(sorted(columns, key=lambda column: column.name)))
         self.tables = Tables(by_name.select(Tag.CATEGORICAL).columns, dims, pooling)
-        self.continuous = by_name.select(Tag.CONTINUOUS).names
-        for column in by_name.select(Tag.CONTINUOUS):
+        numbers = by_name.select(Tag.CONTINUOUS).without_tags(Tag.EMBEDDING)
+        self.continuous = numbers.names
+        for column in numbers:
             if column.is_list:
                 raise SchemaError(
                     f"`{column.name}` holds lists, where a continuous input is one number per row",
@@ -43,9 +48,13 @@ class Inputs(nn.Module):
                 )
         self.norm = BatchNorm(len(self.continuous), affine=False) if self.continuous else None
         self.soft = None
+        width = dims if isinstance(dims, int) else _WIDTH
         if soft and self.continuous:
-            width = dims if isinstance(dims, int) else embedding_width(soft)
             self.soft = SoftEmbeddings(len(self.continuous), soft, width)
+        self.given = {column.name: module_key("given", column.name) for column in by_name.select(Tag.EMBEDDING)}
+        self.layers = nn.ModuleDict(
+            {self.given[c.name]: nn.Linear(_length(c), width) for c in by_name.select(Tag.EMBEDDING)}
+        )
 
     @property
     def plain(self) -> int:
@@ -55,12 +64,13 @@ class Inputs(nn.Module):
     @property
     def fields(self) -> int:
         """How many columns have a vector: F."""
-        return len(self.tables.columns) + len(self.continuous) - self.plain
+        return len(self.tables.columns) + len(self.continuous) - self.plain + len(self.given)
 
     @property
     def width(self) -> int:
         """The width of everything side by side: W."""
-        return self.tables.width + (self.plain if self.soft is None else self.soft.width)
+        given = sum(layer.out_features for layer in self.layers.values() if isinstance(layer, nn.Linear))
+        return self.tables.width + (self.plain if self.soft is None else self.soft.width) + given
 
     def numbers(self, batch: Batch) -> Tensor:
         """The plain numbers, normalised: [B, C], of no columns where there are none."""
@@ -70,10 +80,11 @@ class Inputs(nn.Module):
 
     def vectors(self, batch: Batch) -> Tensor:
         """The vectors of all fields, which must be of one width: [B, F, D]."""
-        fields = list(self.tables(batch).values())
-        if self.soft is not None:
-            fields += self.soft(self._normalised(batch)).unbind(1)
-        return torch.stack(fields, dim=1)
+        return torch.stack(self.by_field(batch), dim=1)
+
+    def by_field(self, batch: Batch) -> list[Tensor]:
+        """The vectors of all fields: [B, D] each."""
+        return [*self.tables(batch).values(), *self._vectors_beside(batch)]
 
     def forward(self, batch: Batch, columns: Sequence[str] | None = None) -> Tensor:
         """Everything side by side, or of the categorical columns the named ones alone: [B, W]."""
@@ -89,9 +100,12 @@ class Inputs(nn.Module):
 
     def _beside(self, batch: Batch) -> Tensor:
         """What stands beside the vectors of the tables."""
-        if self.soft is None:
-            return self.numbers(batch)
-        return torch.cat(self.soft(self._normalised(batch)).unbind(1), dim=1)
+        return torch.cat([self.numbers(batch), *self._vectors_beside(batch)], dim=1)
+
+    def _vectors_beside(self, batch: Batch) -> list[Tensor]:
+        """Soft embeddings, then the vectors that the data brings: [B, D] each."""
+        soft = [] if self.soft is None else self.soft(self._normalised(batch)).unbind(1)
+        return [*soft, *(self.layers[key](_vectors_of(batch, name)) for name, key in self.given.items())]
 
     def _normalised(self, batch: Batch) -> Tensor:
         assert self.norm is not None
@@ -100,7 +114,7 @@ class Inputs(nn.Module):
 
 
 class Linear(nn.Module):
-    """A linear model of the columns: a weight per value and per number, added up, and a bias: [B].
+    """A linear model of the columns: a weight per value and per number (of vectors too), added up, and a bias: [B].
 
     A list adds the mean of its values' weights. No two columns share weights: what an item is worth in a history says
     nothing of what it is worth as a candidate. All weights start at zero.
@@ -109,15 +123,15 @@ class Linear(nn.Module):
     def __init__(self, columns: Schema) -> None:
         super().__init__()
         self.inputs = Inputs(Schema(tuple(replace(column, domain=None) for column in columns)), 1)
-        for table in self.inputs.tables.tables:
-            nn.init.zeros_(self.inputs.tables.weight(table))
+        for weight in self.inputs.parameters():
+            nn.init.zeros_(weight)
         self.slopes = nn.Parameter(torch.zeros(self.inputs.plain)) if self.inputs.plain else None
         self.bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, batch: Batch) -> Tensor:
         total_B = self.bias.expand(batch.rows)
-        for weights_B1 in self.inputs.tables(batch).values():
-            total_B = total_B + weights_B1.squeeze(1)
+        for field_B1 in self.inputs.by_field(batch):
+            total_B = total_B + field_B1.squeeze(1)
         if self.slopes is not None:
             total_B = total_B + self.inputs.numbers(batch) @ self.slopes
         return total_B
@@ -136,6 +150,25 @@ def numbers_of(batch: Batch, name: str) -> Tensor:
     if not isinstance(values, Tensor) or values.dim() != 1:
         raise SchemaError(f"the batch's `{name}` holds lists, where one number per row is needed")
     return values.float()
+
+
+def _vectors_of(batch: Batch, name: str) -> Tensor:
+    """An `embedding` column of a batch: float32 of [B, width]."""
+    if name not in batch.features:
+        raise ColumnNotFoundError.of(name, batch.features, where="the batch")
+    vectors = batch.features[name]
+    if not isinstance(vectors, Tensor) or vectors.dim() != 2:
+        raise SchemaError(f"the batch's `{name}` holds no vectors of one length")
+    return vectors.float()
+
+
+def _length(column: Column) -> int:
+    if not isinstance(column.list, int):
+        raise SchemaError(
+            f"`{column.name}` is tagged `embedding`, but holds no lists of one length",
+            hint="leave it out of `columns`, or store lists of one length",
+        )
+    return column.list
 
 
 def _device(module: nn.Module, batch: Batch) -> torch.device:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import re
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from falconet.errors import ConfigError
 SHARE = 4  # a quarter of the memory is for the states of a fit
 UNKNOWN = 4 << 30  # bytes, where the system does not say
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -49,3 +52,17 @@ def machine_memory() -> int:
         if Path(limit).is_file() and (text := Path(limit).read_text().strip()).isdigit():
             found.append(int(text))
     return min(found)
+
+
+def keep_freed() -> None:
+    """From now on this process keeps the memory that it frees, for itself, where the C library is glibc.
+
+    glibc gives large blocks back to the system and gets fresh pages for the next ones: in a loop whose every step makes
+    the same large temporaries that costs more than much of the arithmetic. Settings of the environment (MALLOC_…,
+    GLIBC_TUNABLES) are left alone.
+    """
+    if platform.libc_ver()[0] != "glibc" or any(x.startswith(("MALLOC_", "GLIBC_TUNABLES")) for x in os.environ):
+        return
+    library = ctypes.CDLL(None)
+    library.mallopt(_M_MMAP_MAX, 0)
+    library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)

@@ -18,7 +18,8 @@ from falconet.nn.collective import from_all, is_shared
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """`nn.BatchNorm1d`, 2d and 3d over the rows of all processes; equal to them on one. [B, C] or [B, C, ...], float32.
+    """`nn.BatchNorm1d`, 2d and 3d over the rows of all processes; equal to them on one. [B, C] or [B, C, ...], float32;
+    while it trains on one process, [B, C] of bfloat16 stays that.
 
     A process may have any number of rows, also none. A global batch of a single row has no spread: it is normalised
     by the running statistics, which it leaves alone.
@@ -29,9 +30,14 @@ class BatchNorm(nn.BatchNorm1d):
             raise ValueError(f"BatchNorm takes [rows, {self.num_features} channels, ...], not {list(x.shape)}")
         with torch.autocast(x.device.type, enabled=False):
             if x.dim() == 2:
-                return self._normalise(x.float())
+                return super().forward(x) if self._stays_narrow(x) else self._normalise(x.float())
             places = x.float().movedim(1, -1)  # each place of an image counts as a row
             return self._normalise(places.reshape(-1, self.num_features)).view(places.shape).movedim(-1, 1)
+
+    def _stays_narrow(self, x_BC: Tensor) -> bool:
+        """Whether torch's kernel takes bfloat16 as it is; statistics and arithmetic are float32 there as well."""
+        wide = self.running_mean is None or self.running_mean.dtype == torch.float32
+        return x_BC.dtype == torch.bfloat16 and wide and self.training and len(x_BC) > 1 and not is_shared()
 
     def _normalise(self, x_BC: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None:

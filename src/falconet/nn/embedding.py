@@ -26,6 +26,8 @@ from falconet.schema import Column
 Pooling = Literal["mean", "sum"]
 PADDING = 0
 _DIRECT = 64  # a table of up to this many rows per id is cheaper to mark than the ids are to sort
+_FEW = 64  # lists of so few distinct values are pooled by a matrix product, whose way back needs no sorting
+_BLOCK = 1 << 18  # numbers that are read and rounded at once, so that they need not leave the processor's cache
 
 
 Reader = Callable[[Tensor], Tensor]
@@ -34,7 +36,10 @@ Reader = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Touched:
-    """The distinct ids [U] of one table that one look-up read, and their rows [U, D], a leaf that gets a gradient."""
+    """The distinct ids [U] of one table that one look-up read, and their rows [U, D], a leaf that gets a gradient.
+
+    The rows are in bfloat16 where only a layer reads them that rounds them to it anyway.
+    """
 
     table: str
     ids: Tensor
@@ -176,12 +181,13 @@ class Tables(nn.Module):
         sums: list[Tensor] = []
         for group in self._by_table(names):
             features = {name: _feature(batch, name) for name in group}
-            rows_XD, places = self._read(group, features)
             # The choice must not depend on this process's share of the batch: all ranks build the same graph.
             first = not self._unseen and (
                 self._sizes[self.columns[group[0]].table][0] <= batch.global_rows
                 or not any(self.columns[name].is_list for name in group)
             )
+            dtype = _layer_type(linear.weight) if first and len(group) == 1 else torch.float32
+            rows_XD, places = self._read(group, features, dtype)
             for name in group:
                 vectors_XD = F.linear(rows_XD, parts[name]).float() if first else rows_XD
                 pooled = _pool(vectors_XD, features[name], places[name], self._pooling[name])
@@ -189,9 +195,9 @@ class Tables(nn.Module):
         if extra is not None:
             sums.append(F.linear(extra, parts[""]).float())
         total_RH = sums[0]
-        for part_RH in sums[1:]:
-            total_RH = total_RH + part_RH
-        return total_RH if linear.bias is None else total_RH + linear.bias
+        for part_RH in [*sums[1:], *([] if linear.bias is None else [linear.bias])]:
+            total_RH += part_RH
+        return total_RH
 
     def lookup(self, column: str, ids: Feature) -> Tensor:
         """The vectors of given ids, as if they stood in that column of a batch: [R, D]; lists are pooled."""
@@ -203,8 +209,13 @@ class Tables(nn.Module):
         rows_XD, places = self._read((column,), {column: ids.reshape(-1)})
         return rows_XD.index_select(0, places[column]).reshape(*ids.shape, rows_XD.shape[1])
 
-    def _read(self, group: Sequence[str], features: Mapping[str, Feature]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Vectors of one table, and for each column the place among them of each of its ids, flat."""
+    def _read(
+        self, group: Sequence[str], features: Mapping[str, Feature], dtype: torch.dtype = torch.float32
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Vectors of one table, and for each column the place among them of each of its ids, flat.
+
+        While it collects, the vectors are of type `dtype`.
+        """
         table = self._column(group[0]).table
         weight, cardinality = self.weight(table), self._sizes[table][0]
         ids = {name: _ids(features[name]) for name in group}
@@ -219,7 +230,7 @@ class Tables(nn.Module):
             rows_UD = F.embedding(ids_U.to(weight.device), weight, padding_idx=PADDING).to(ids_U.device)
         else:
             with torch.no_grad():
-                rows_UD = _rows(weight, ids_U) if reader is None else reader(ids_U)
+                rows_UD = _rows(weight, ids_U, dtype) if reader is None else reader(ids_U).to(dtype)
             if self._collected is not None:
                 rows_UD.requires_grad_(torch.is_grad_enabled())
                 self._collected.append(Touched(table, ids_U, rows_UD))
@@ -259,22 +270,53 @@ def distinct(ids_N: Tensor, cardinality: int) -> tuple[Tensor, Tensor]:
     return ids_U, place.index_select(0, ids_N)
 
 
-def _rows(weight: Tensor, ids_U: Tensor) -> Tensor:
-    return weight.index_select(0, ids_U.to(weight.device)).to(ids_U.device)
+def _rows(weight: Tensor, ids_U: Tensor, dtype: torch.dtype) -> Tensor:
+    ids = ids_U.to(weight.device)
+    if dtype == weight.dtype or weight.is_cuda:
+        return weight.index_select(0, ids).to(ids_U.device, dtype)
+    rows_UD = weight.new_empty(len(ids), weight.shape[1], dtype=dtype)
+    block = max(_BLOCK // weight.shape[1], 1)
+    for some, there in zip(torch.split(ids, block), torch.split(rows_UD, block), strict=True):
+        there.copy_(weight.index_select(0, some))
+    return rows_UD.to(ids_U.device)
+
+
+def _layer_type(weight: Tensor) -> torch.dtype:
+    """bfloat16 where a linear layer of these weights works in it, else float32."""
+    kind = weight.device.type
+    rounds = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+    return torch.bfloat16 if rounds else torch.float32
 
 
 def _pool(vectors_XD: Tensor, feature: Feature, place_N: Tensor, pooling: Pooling) -> Tensor:
     """One vector per row, from the places of its ids. Place 0 is padding."""
+    if isinstance(feature, Tensor) and feature.dim() == 1:
+        return vectors_XD.index_select(0, place_N)
+    if isinstance(feature, Ragged) and place_N.shape[0] == 0:
+        # Nothing but empty lists; the product keeps the graph the same as on other ranks.
+        return vectors_XD.sum(0, keepdim=True).expand(len(feature), -1) * 0
+    if vectors_XD.shape[0] <= _FEW and torch.is_grad_enabled():
+        with torch.autocast(vectors_XD.device.type, enabled=False):
+            return _shares(feature, place_N, vectors_XD.shape[0], pooling) @ vectors_XD
     if isinstance(feature, Ragged):
-        if place_N.shape[0] == 0:  # nothing but empty lists; the product keeps the graph the same as on other ranks
-            return vectors_XD.sum(0, keepdim=True).expand(len(feature), -1) * 0
         offsets = feature.offsets.to(torch.int64)
         return F.embedding_bag(
             place_N, vectors_XD, offsets, mode=pooling, include_last_offset=True, padding_idx=PADDING
         )
-    if feature.dim() == 1:
-        return vectors_XD.index_select(0, place_N)
     return F.embedding_bag(place_N.view(feature.shape), vectors_XD, mode=pooling, padding_idx=PADDING)
+
+
+def _shares(feature: Feature, place_N: Tensor, places: int, pooling: Pooling) -> Tensor:
+    """How much of each of so many vectors the lists hold: [R, places]."""
+    rows = len(feature)
+    if isinstance(feature, Ragged):
+        row_N = feature.row_of_value()
+    else:
+        row_N = torch.arange(rows, device=place_N.device).repeat_interleave(feature.shape[1])
+    counts_N = torch.ones(len(place_N), device=place_N.device)
+    shares_RX = counts_N.new_zeros(rows * places).index_add_(0, row_N * places + place_N, counts_N).view(rows, places)
+    shares_RX[:, PADDING] = 0
+    return shares_RX if pooling == "sum" else shares_RX / shares_RX.sum(1, keepdim=True).clamp_(min=1)
 
 
 def _ids(feature: Feature) -> Tensor:

@@ -5,8 +5,9 @@ Shapes: U distinct ids, D width of a table, W processes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -15,14 +16,32 @@ from torch import Tensor
 from falconet.nn.collective import from_all
 from falconet.train.runtime import Runtime
 
+_BLOCK = 1 << 18  # numbers
+
 
 @dataclass(frozen=True)
 class RowGradient:
-    """The gradient of some of the `rows` rows of a table: distinct ids [U], ascending, no padding; values [U, D]."""
+    """The gradient of some of the `rows` rows of a table: distinct ids [U], ascending, no padding; values [U, D].
+
+    Values are float32, or bfloat16 where they were worked out in that.
+    """
 
     rows: int
     ids: Tensor
     values: Tensor
+
+    @cached_property
+    def squares(self) -> Tensor:
+        """The sum of the squares of each row's values: float32 of [U]."""
+        found = [torch.linalg.vector_norm(some.float(), dim=1).square() for _, some in self.blocks()]
+        return torch.cat(found) if found else self.values.new_empty(0, dtype=torch.float32)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """The values a few rows at a time, so that what is made of them need not leave the processor's cache."""
+        size = len(self.values) if self.values.is_cuda else max(_BLOCK // self.values.shape[1], 1)
+        for start in range(0, len(self.values), max(size, 1)):
+            rows = slice(start, start + size)
+            yield rows, self.values[rows]
 
 
 @dataclass(frozen=True)
@@ -143,7 +162,7 @@ def add_up(parts: Sequence[RowGradient]) -> RowGradient:
     for part in parts:
         seen_V.index_fill_(0, part.ids, True)
     ids_U = seen_V.nonzero().squeeze(1)
-    total_UD = parts[0].values.new_zeros(len(ids_U), parts[0].values.shape[1])
+    total_UD = parts[0].values.new_zeros(len(ids_U), parts[0].values.shape[1], dtype=torch.float32)
     for part in parts:  # the ids of a part are distinct, so each addition has one order
-        total_UD.index_add_(0, torch.searchsorted(ids_U, part.ids), part.values)
+        total_UD.index_add_(0, torch.searchsorted(ids_U, part.ids), part.values.float())
     return RowGradient(parts[0].rows, ids_U, total_UD)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from falconet.errors import ArtifactError
 from falconet.nn.embedding import Touched
-from falconet.train.exchange import RowGradient
 from falconet.train.runtime import Runtime
 from falconet.train.tables import TableOptimizer
 
@@ -58,24 +57,27 @@ class Optimizers:
         """
         rows = self.tables.gather(collected)
         dense = [p.grad for p in self._dense.values() if p.grad is not None]
-        gradients = [*dense, *(g.values for g in rows.values())]
-        if scale is not None:
-            torch._foreach_mul_(gradients, scale)
         norm = (torch.nn.utils.get_total_norm(dense).square() + self.tables.square_norm(rows)).sqrt()
+        if scale is not None:
+            norm = norm * scale
         if self._config.clip_norm is not None:
-            torch._foreach_mul_(gradients, (self._config.clip_norm / (norm + _TINY)).clamp(max=1.0))
+            clip = (self._config.clip_norm / (norm + _TINY)).clamp(max=1.0)
+            scale = clip if scale is None else scale * clip
         if not careful or bool(norm.isfinite()):
-            self._update(rows, rate, number)
+            if scale is not None:
+                torch._foreach_mul_(dense, scale)
+            self.tables.step(rows, self._config.table_learning_rate * rate, number, scale)
+            self._dense_step(rate)
         if self._optimizer is not None:
             self._optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def _update(self, rows: Mapping[str, RowGradient], rate: float, number: int) -> None:
-        self.tables.step(rows, self._config.table_learning_rate * rate, number)
-        if self._optimizer is not None:
-            for group in self._optimizer.param_groups:
-                group["lr"] = self._config.learning_rate * rate
-            self._optimizer.step()
+    def _dense_step(self, rate: float) -> None:
+        if self._optimizer is None:
+            return
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._config.learning_rate * rate
+        self._optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
         """The dense optimizer's state, under names for a file."""

@@ -52,9 +52,16 @@ def fresh_state(rule: Rule | None, values_VD: Tensor) -> dict[str, Tensor]:
 
 
 def follow(
-    rule: Rule, values_VD: Tensor, state: dict[str, Tensor], ids_U: Tensor, gradient_UD: Tensor, rate: float
+    rule: Rule,
+    state: dict[str, Tensor],
+    ids_U: Tensor,
+    gradient_UD: Tensor,
+    squares_U: Tensor,
+    rate: float,
 ) -> Tensor:
     """What the rows `ids_U` move by: [U, D]. The state is moved on; the gradient is used up.
+
+    `squares_U`: the sum of the squares of each row's gradient.
 
     rowwise_rmsprop   v <- .99 v + .01 mean(g²),   -rate g / (sqrt(v / (1 - .99^touches)) + 1e-8)
     rowwise_adagrad   v <- v + mean(g²),           -rate g / (sqrt(v) + 1e-8)
@@ -71,7 +78,7 @@ def follow(
         size_UD = (square_UD / _correction(ADAM_DECAY, touches_U).unsqueeze(1)).sqrt_().add_(EPSILON)
         mean_UD = _moved(state["mean"], ids_U, gradient_UD, MOMENTUM)
         return mean_UD.mul_((-rate / _correction(MOMENTUM, touches_U)).unsqueeze(1)).div_(size_UD)
-    square_U = torch.linalg.vector_norm(gradient_UD, dim=1).square() / values_VD.shape[1]
+    square_U = squares_U / gradient_UD.shape[1]
     if rule == "rowwise_adagrad":
         square_U += state["square"].index_select(0, ids_U)
         state["square"].index_copy_(0, ids_U, square_U)

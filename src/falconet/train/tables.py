@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from falconet.errors import ConfigError
-from falconet.memory import as_size, machine_memory
+from falconet.memory import as_size, keep_freed, machine_memory
 from falconet.nn.embedding import Tables, Touched
 from falconet.train import rowwise
 from falconet.train.exchange import Exchange, RowGradient, add_up
@@ -100,6 +100,7 @@ class TableOptimizer:
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Take the tables away from autograd and DistributedDataParallel, and put their rows where the plan says."""
+        keep_freed()
         for (module, table), name in self._names.items():
             self._take(self._modules[module], table, name)
         try:
@@ -183,7 +184,7 @@ class TableOptimizer:
             return {name: found[name] for name in mine}
         for name, gradient in found.items():
             weight = self.weights[name]
-            weight.grad = torch.zeros_like(weight).index_add_(0, gradient.ids, gradient.values)
+            weight.grad = torch.zeros_like(weight).index_add_(0, gradient.ids, gradient.values.float())
         return {}
 
     @torch.no_grad()
@@ -191,27 +192,34 @@ class TableOptimizer:
         """The sum of the squares of what `gather` gave, over the rows of all tables; the same on every process."""
         total = torch.zeros(2, device=self._runtime.device)
         for name, gradient in gathered.items():
-            square = torch.linalg.vector_norm(gradient.values).square()
-            total[int(self.plan[name].is_dealt)] += square.to(total.device)
+            total[int(self.plan[name].is_dealt)] += gradient.squares.sum().to(total.device)
         if any(placed.is_dealt for placed in self.plan.values()):
             total[1:] = self._runtime.sums(total[1:])
         return total.sum()
 
     @torch.no_grad()
-    def step(self, gathered: Mapping[str, RowGradient], learning_rate: float, number: int) -> None:
-        """Update the rows by the gradients that `gather` gave, which are used up.
+    def step(
+        self, gathered: Mapping[str, RowGradient], learning_rate: float, number: int, scale: Tensor | None = None
+    ) -> None:
+        """Update the rows by the gradients that `gather` gave, times `scale`.
 
         `number` of the step in the whole run, from which the draws of bfloat16 rows are made.
         """
         for name, gradient in gathered.items():
-            if len(gradient.ids):
-                self._update(name, gradient, learning_rate, number)
+            squares_U = gradient.squares if scale is None else gradient.squares * scale.square()
+            ids_U, squares_U = (x.to(self.values[name].device) for x in (gradient.ids, squares_U))
+            for rows, some in gradient.blocks():
+                some_UD = some.to(self.values[name].device, torch.float32, copy=True)
+                if scale is not None:
+                    some_UD.mul_(scale.to(some_UD.device))
+                self._update(name, ids_U[rows], some_UD, squares_U[rows], learning_rate, number)
 
-    def _update(self, name: str, gradient: RowGradient, learning_rate: float, number: int) -> None:
+    def _update(
+        self, name: str, ids_U: Tensor, gradient_UD: Tensor, squares_U: Tensor, learning_rate: float, number: int
+    ) -> None:
         assert self._rule is not None
         values, placed = self.values[name], self.plan[name]
-        ids_U, gradient_UD = gradient.ids.to(values.device), gradient.values.to(values.device)
-        step_UD = rowwise.follow(self._rule, values, self.state[name], ids_U, gradient_UD, learning_rate)
+        step_UD = rowwise.follow(self._rule, self.state[name], ids_U, gradient_UD, squares_U, learning_rate)
         if self._weight_decay:
             rowwise.shrink(values, ids_U, step_UD, learning_rate * self._weight_decay)
         keys_U = None

@@ -6,7 +6,8 @@
     │   └── SchemaError   columns are wrong
     │       └── ColumnNotFoundError
     ├── ArtifactError     a folder falconet wrote is missing, damaged, or of another format
-    └── DistributedError  processes disagree, or one of them is gone
+    ├── DistributedError  processes disagree, or one of them is gone
+    └── ServiceError      a server failed, refused, or cannot be reached
 
 A message has four facts: what is wrong, where, what was given, and what to do (the hint).
 """
@@ -65,6 +66,10 @@ class ArtifactError(FalconetError):
 
 class DistributedError(FalconetError):
     """Processes disagree, or one of them is gone."""
+
+
+class ServiceError(FalconetError):
+    """A server failed, refused, or cannot be reached."""
 
 
 def suggest(given: str, available: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from falconet.serve.tables import Id
+from falconet.serve.events import Id
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,11 @@ from falconet.batch import Batch, Ragged
 from falconet.models.base import Model, Retriever
 from falconet.retrieval.candidates import CandidateRows
 from falconet.retrieval.exact import ExactIndex
-from falconet.serve.features import RequestFeatures, Value
+from falconet.serve.events import Id
+from falconet.serve.features import RequestFeatures
 from falconet.serve.order import best, diverse, drawn
-from falconet.serve.tables import Catalogue, Id, People
+from falconet.serve.request import Value
+from falconet.serve.tables import Catalogue, People
 
 Source = Literal["retriever", "popular"]
 

@@ -14,9 +14,10 @@ from falconet.errors import DataError, SchemaError
 from falconet.etl.online import Online
 from falconet.etl.workflow import FittedWorkflow
 from falconet.schema import Column, Schema, Tag
-from falconet.serve.tables import Id, People
+from falconet.serve.events import Id
+from falconet.serve.request import Value
+from falconet.serve.tables import People
 
-Value = int | float | str | bool | None
 _STRANGER = 2  # the first out-of-vocabulary code (docs/contracts.md)
 
 

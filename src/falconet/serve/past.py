@@ -6,10 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from falconet.serve.engine import Engine
-from falconet.serve.events import HIDE, Event, Who, check_id
+from falconet.serve.events import HIDE, Event, Id, Who, check_id
 from falconet.serve.request import SEEN_IN_TRAINING
 from falconet.serve.store import Store
-from falconet.serve.tables import Id
 
 
 class Past:

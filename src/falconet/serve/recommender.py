@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -18,13 +18,12 @@ from falconet.serve.answers import Item, Met, Recommendation, RecommendedItem, S
 from falconet.serve.bundle import Bundle, load_bundle
 from falconet.serve.changes import ItemChanges
 from falconet.serve.engine import Answer, Place, Query
-from falconet.serve.events import Event, Outcome, Who
+from falconet.serve.events import Event, Id, Outcome, Who
 from falconet.serve.filters import Filters
 from falconet.serve.past import Past
-from falconet.serve.request import Request
+from falconet.serve.request import Asked, Request
 from falconet.serve.samples import Sample, sample_people, spread
 from falconet.serve.store import Page, Store
-from falconet.serve.tables import Id
 
 _VERBS = {"like": "liked", "rating": "rated", "click": "looked at"}
 
@@ -54,7 +53,7 @@ class Recommender:
             torch.set_num_threads(threads)
         return cls(load_bundle(path), store)
 
-    def recommend(self, user_id: Id | None = None, **asked: Any) -> Recommendation:
+    def recommend(self, user_id: Id | None = None, **asked: Unpack[Asked]) -> Recommendation:
         """The best k items for a user, a visitor's session, or whoever met the items of a history.
 
         Takes what `Request` has: `recommend(7, k=20, filter="year > 1990")`. Fewer than k items come back only where
@@ -86,10 +85,10 @@ class Recommender:
             if store.extend_page(recommendation_id, len(page.shown), items):  # else another page came between
                 return replace(answer.said, recommendation_id=recommendation_id)
 
-    def rank(self, item_ids: Collection[Id], user_id: Id | None = None, **asked: Any) -> Recommendation:
+    def rank(self, item_ids: Collection[Id], user_id: Id | None = None, **asked: Unpack[Asked]) -> Recommendation:
         """The given items, those that may be shown, in the order that suits a person, with their scores."""
-        every = {"exclude_seen": False, "k": max(len(item_ids), 1), "include_ids": item_ids}
-        return self._answer(Request(user_id=user_id, **{**asked, **every}), shown=()).said
+        every: Asked = {**asked, "exclude_seen": False, "k": max(len(item_ids), 1), "include_ids": item_ids}
+        return self._answer(Request(user_id=user_id, **every), shown=()).said
 
     def check(self) -> None:
         """Answer a request of somebody known, the whole path, and keep nothing of it."""

@@ -5,15 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from falconet.errors import ConfigError
 from falconet.serve.events import Id, check_id
-from falconet.serve.features import Value
 from falconet.serve.filters import Parameter, parameters_of
 
 SEEN_IN_TRAINING = "training"
 """The type of what a person met before the bundle was built, in histories and in `exclude_seen`."""
+
+
+Value = int | float | str | bool | None
+"""A value of the moment, as `context` has it."""
+
+
+class Asked(TypedDict, total=False):
+    """What `Request` has beside the user, for calls that take it by name."""
+
+    session_id: Id | None
+    history: Sequence[Id] | None
+    k: int
+    exclude_seen: bool | Collection[str]
+    exclude_ids: Collection[Id]
+    include_ids: Collection[Id] | None
+    context: Mapping[str, Value]
+    filter: str | None
+    boosts: Mapping[str, float]
+    parameters: Mapping[str, Parameter]
+    diversity: float
+    temperature: float
+    seed: int
+    explain: bool
 
 
 @dataclass(frozen=True, kw_only=True)

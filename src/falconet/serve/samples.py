@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from falconet.serve.tables import Catalogue, Id, People
+from falconet.serve.events import Id
+from falconet.serve.tables import Catalogue, People
 
 
 @dataclass(frozen=True)

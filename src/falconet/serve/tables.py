@@ -21,8 +21,8 @@ from falconet.columns import read_columns
 from falconet.errors import ArtifactError
 from falconet.io.footer import data_files, read_schema
 from falconet.schema import Schema, Tag
+from falconet.serve.events import Id
 
-Id = int | str
 SHOW = "show_"  # columns of items.parquet that people see start with this
 
 

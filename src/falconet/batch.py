@@ -50,12 +50,12 @@ class Ragged:
         """The given rows (int64), in the given order, repeats allowed."""
         starts, ends = self.offsets.index_select(0, rows), self.offsets.index_select(0, rows + 1)
         offsets = torch.zeros(len(rows) + 1, dtype=torch.int64, device=self.offsets.device)
-        torch.cumsum(ends - starts, 0, out=offsets[1:])
+        torch.cumsum(ends - starts, 0, dtype=torch.int64, out=offsets[1:])
         # The places of the values follow each other but where a row begins; this takes half the time of repeating.
-        steps = torch.ones(int(offsets[-1]) + 1, dtype=torch.int64, device=offsets.device)
+        steps = torch.ones(int(offsets[-1]) + 1, dtype=starts.dtype, device=offsets.device)
         steps[0] = 0
         starts[1:] -= ends[:-1]
-        places = steps.index_add_(0, offsets[:-1], starts).cumsum(0)[:-1]
+        places = steps.index_add_(0, offsets[:-1], starts).cumsum(0, dtype=starts.dtype)[:-1]
         return Ragged(self.values.index_select(0, places), offsets)
 
     def to_lists(self) -> list[list[int]]:

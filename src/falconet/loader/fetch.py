@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Generator, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import NamedTuple, Protocol, TypeVar
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from falconet.batch import Feature
 from falconet.columns import Table
-from falconet.loader.plan import EpochPlan, Span, Window
+from falconet.loader.plan import EpochPlan, Span, Window, Words
 from falconet.loader.source import Source
 
 T = TypeVar("T")
@@ -26,6 +26,7 @@ class Piece(NamedTuple):
     window: Window
     table: Table
     order: Tensor
+    room: Words | None = None  # the memory of `order`, where it may be used again
 
 
 class Fetch(Protocol):
@@ -33,15 +34,36 @@ class Fetch(Protocol):
 
     def piece(self, plan: EpochPlan, window: Window) -> Piece: ...
 
+    def done(self, piece: Piece) -> None:
+        """Nothing of a piece is needed any more."""
+
 
 class Streamed:
-    """Windows read from the files, each when it is asked for."""
+    """Windows read from the files, each when it is asked for, into the memory of windows that are done."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._free: list[tuple[Table, Words]] = []
 
     def piece(self, plan: EpochPlan, window: Window) -> Piece:
-        return Piece(window, self._source.read(window.groups), torch.from_numpy(plan.order(window)))
+        table, words = self._free.pop() if self._free else self._room(plan)
+        table.seek(0, {})
+        for group in window.groups:
+            self._source.fill(table, group)
+        return Piece(window, table, torch.from_numpy(plan.order(window, words)), words)
+
+    def done(self, piece: Piece) -> None:
+        assert piece.room is not None
+        self._free.append((piece.table, piece.room))
+
+    def _room(self, plan: EpochPlan) -> tuple[Table, Words]:
+        """For any window."""
+        windows = [window for lane in plan.windows for window in lane]
+        values: Counter[str] = Counter()
+        for window in windows:
+            values |= self._source.room(window.groups)  # the larger of both
+        rows = max(window.rows for window in windows)
+        return Table(self._source.fields, rows, values), np.empty(rows, np.uint64)
 
 
 class Kept:
@@ -70,6 +92,9 @@ class Kept:
         order = torch.from_numpy(np.concatenate(rows)[plan.order(window)])
         return Piece(window, self._table, order.to(self._device))
 
+    def done(self, piece: Piece) -> None:
+        """Everything is kept."""
+
     def _read(self, group: int) -> None:
         self._table.seek(self._starts[group], self._values[group])
         if self._device.type == "cpu":
@@ -86,23 +111,26 @@ def pieces(fetch: Fetch, plan: EpochPlan, spans: Sequence[Span]) -> Generator[Pi
 
 
 class Cursor:
-    """Takes rows, forward only within each lane, out of windows that come in some order."""
+    """Takes rows, forward only within each lane, out of windows that come in some order.
 
-    def __init__(self, found: Iterator[Piece]) -> None:
-        self._found = found
+    `done` is told of windows that lie behind.
+    """
+
+    def __init__(self, found: Iterator[Piece], done: Callable[[Piece], None]) -> None:
+        self._found, self._done = found, done
         self._held: defaultdict[int, deque[Piece]] = defaultdict(deque)
 
     def take(self, span: Span) -> list[dict[str, Feature]]:
         """The rows of a span, in one table or several; no rows in one."""
         taken = []
         while True:
-            window, table, order = self._piece(span.lane)
+            window, table, order, _ = self._piece(span.lane)
             end = window.first + window.rows
             if span.start < end or span.start == span.stop:
                 taken.append(table.take(order[max(span.start - window.first, 0) : max(span.stop - window.first, 0)]))
             if span.stop <= end:
                 return taken
-            self._held[span.lane].popleft()
+            self._done(self._held[span.lane].popleft())
 
     def _piece(self, lane: int) -> Piece:
         while not self._held[lane]:

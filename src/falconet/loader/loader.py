@@ -271,8 +271,9 @@ class Loader:
         first = next(shares, None)
         if first is None:
             return
-        with closing(ahead(pieces(self._fetch(lanes), plan, first[1].spans), 1)) as found:
-            cursor = Cursor(found)
+        fetch = self._fetch(lanes)
+        with closing(ahead(pieces(fetch, plan, first[1].spans), 1)) as found:
+            cursor = Cursor(found, fetch.done)
             for step, share in chain([first], shares):
                 columns = join([taken for span in share.spans for taken in cursor.take(span)])
                 batch = self._batch(columns, share.rows, plan.batch_rows(step))

@@ -31,7 +31,9 @@ from falconet.errors import ConfigError
 WINDOW = 1_048_576
 """Rows of a window by default."""
 
+_BLOCK = 1 << 16  # numbers that are made at a time, to spare memory
 Int64 = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -204,20 +206,25 @@ class EpochPlan:
         """Which of a lane's windows holds a position of its order."""
         return bisect_right(self.windows[lane], position, key=lambda window: window.first) - 1
 
-    def order(self, window: Window) -> Int64:
-        """The order of a window's rows: numbers into its row groups laid one after the other."""
+    def order(self, window: Window, room: Words | None = None) -> Int64:
+        """The order of a window's rows: numbers into its row groups laid one after the other, perhaps in `room`."""
         if not self.shuffle:
             return np.arange(window.rows)
-        return permutation(window.rows, self.seed, self.epoch, 1 + window.index)
+        return permutation(window.rows, self.seed, self.epoch, 1 + window.index, room)
 
 
-def permutation(count: int, seed: int, epoch: int, stream: int) -> Int64:
-    """The numbers 0 … count − 1 in the order of a stream of random words (see the top of this file)."""
+def permutation(count: int, seed: int, epoch: int, stream: int, room: Words | None = None) -> Int64:
+    """The numbers 0 … count − 1 in the order of a stream of random words (see the top of this file).
+
+    `room`: at least `count` words that the answer may take.
+    """
     key, counter = np.array([seed, 0], np.uint64), np.array([0, 0, epoch, stream], np.uint64)
-    words = np.random.Philox(key=key, counter=counter).random_raw(count)
+    generator = np.random.Philox(key=key, counter=counter)
+    words = (np.empty(count, np.uint64) if room is None else room)[:count]
     low = np.uint64((1 << (count - 1).bit_length()) - 1) if count else np.uint64(0)
-    words &= ~low
-    words |= np.arange(count, dtype=np.uint64)
+    for start in range(0, count, _BLOCK):
+        numbers = np.arange(start, min(start + _BLOCK, count), dtype=np.uint64)
+        words[start : start + _BLOCK] = (generator.random_raw(len(numbers)) & ~low) | numbers
     words.sort()  # the number is in the low bits, so no two are equal and every sort gives one answer
     words &= low
     return words.view(np.int64)

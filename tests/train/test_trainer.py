@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -188,3 +190,55 @@ def test_wrong_settings_and_models_are_refused(data: Path) -> None:
         Trainer(config(monitor="auc")).fit(net(), loader(data), loader(data))
     with pytest.raises(ConfigError, match=r"no `aux` to monitor(?s:.*)did you mean `auc`"):
         Trainer(config(monitor="aux")).fit(net(), loader(data), loader(data), metrics=BinaryMetrics())
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses are looked at as on a GPU: after several steps, here seven."""
+    monkeypatch.setattr("falconet.train.trainer._LOOK", {"cpu": 7})
+
+
+def watched(data: Path, folder: Path) -> tuple[Net, list[tuple[int, float]]]:
+    model, seen = net(dropout=0.3), []  # type: ignore[var-annotated]
+    each = Each(lambda step, loss: seen.append((step, loss)))
+    Trainer(config(epochs=2, snapshot_steps=4), folder, callbacks=[each]).fit(model, loader(data))
+    return model, seen
+
+
+def test_losses_that_are_looked_at_late_are_the_same(
+    data: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    wanted, figures = watched(data, tmp_path / "soon")
+    request.getfixturevalue("late")
+    found, late_figures = watched(data, tmp_path / "late")
+    assert late_figures == figures
+    assert [step for step, _ in figures] == list(range(1, 21))
+    assert same(found, wanted)
+    for name in ("metrics.jsonl", "manifest.json"):
+        assert (tmp_path / "late" / name).read_bytes() == (tmp_path / "soon" / name).read_bytes()
+
+
+@pytest.mark.usefixtures("late")
+def test_a_loss_that_is_no_number_is_named_by_its_step_also_when_seen_late(data: Path, tmp_path: Path) -> None:
+    class Breaks(Net):
+        calls = 0
+
+        def loss(self, batch: Batch) -> Tensor:
+            self.calls += 1
+            return super().loss(batch) * (math.nan if self.calls == 13 else 1)
+
+    with pytest.raises(DataError, match="the loss is nan at step 3 of epoch 2"):
+        Trainer(config(epochs=2, snapshot_steps=4), tmp_path / "run").fit(Breaks(), loader(data))
+    assert [path.name for path in (tmp_path / "run/snapshots").iterdir()] == ["00000012"]
+
+
+@pytest.mark.usefixtures("late")
+def test_a_stop_is_heard_when_losses_are_looked_at(data: Path, tmp_path: Path) -> None:
+    def ask(step: int, loss: float) -> None:
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit):
+        Trainer(config(epochs=3), tmp_path / "run", callbacks=[Each(ask)]).fit(net(), loader(data))
+    # Step 2 is looked at after step 7, the request goes with step 8, which is looked at with the epoch's last.
+    assert [path.name for path in (tmp_path / "run/snapshots").iterdir()] == ["00000010"]

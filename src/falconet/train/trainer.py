@@ -36,7 +36,7 @@ from falconet.train.signals import Signals
 from falconet.train.trouble import in_words, no_number
 from falconet.train.validate import is_better, sums, validate
 
-_LOOK = 16  # steps between two looks at a GPU's losses: each look waits for the device
+_LOOK = {"cuda": 16}  # steps after which losses are looked at, where each look waits for the device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class _Fit:
         self.model, self.loader, self.valid, self.metrics = model, loader, valid, metrics
         self.runtime = runtime = trainer.runtime or Runtime.start()
         self.callbacks = Callbacks(trainer.callbacks, runtime)
-        self.gpu = runtime.device.type == "cuda"
+        self.look = _LOOK.get(runtime.device.type, 1)
         self.objective = Objective(model.to(runtime.device))
         self.optimizers = Optimizers(model, self.config, runtime)
         if not self.optimizers.tables.weights and not trainable(model)[0]:
@@ -218,7 +218,7 @@ class _Fit:
                     task.advance(batch.global_rows)
                 last = place.step == len(self.loader)
                 due = every is not None and place.done % every == 0 and not last
-                if due or last or not self.gpu or len(self.unread) == _LOOK:
+                if due or last or len(self.unread) == self.look:
                     self._read()
                 if due or self.stop or (self.save and not last):
                     self.recovery.save(place, best=False)

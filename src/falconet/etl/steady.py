@@ -9,9 +9,10 @@ its elements in their order, too.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 
 import polars as pl
 
@@ -31,7 +32,13 @@ def steady(tree: Tree, types: Mapping[str, pl.DataType], *, where: str) -> Tree:
 
     Raises SchemaError for a float to the power of a column, which Polars reckons otherwise in a frame of one row.
     """
-    return _Steady(dict(types), where, lambda inner: inner).of(tree)
+    return _made(json.dumps(tree), tuple(types.items()), where)
+
+
+@lru_cache(maxsize=256)
+def _made(text: str, types: tuple[tuple[str, pl.DataType], ...], where: str) -> Tree:
+    """The same once for each expression: asking Polars for the type of every node takes milliseconds."""
+    return _Steady(dict(types), where, lambda inner: inner).of(json.loads(text))
 
 
 @dataclass(frozen=True)

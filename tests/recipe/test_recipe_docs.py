@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from falconet.models import MODELS
+from falconet.nn import ItemLossConfig
 from falconet.recipe.config import (
     BundleConfig,
     ColumnsConfig,
@@ -31,6 +32,7 @@ PLACES = [
     ("**`[prepare]`**", PrepareConfig),
     ("**`[retriever]`**", StageConfig),
     ("`[retriever.config]`", MODELS["TwoTower"].Config),
+    ("`objective`", ItemLossConfig),
     ("`[ranker.config]`", MODELS["MLP"].Config),
     ("`[retriever.train]`", TrainConfig),
     ("**`[evaluate]`**", EvaluateConfig),
@@ -69,4 +71,7 @@ def _toml(value: object) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(x) for x in value)}]"
+    if is_dataclass(value) and not isinstance(value, type):  # a table of what differs from its own defaults
+        given = {f.name: getattr(value, f.name) for f in fields(value) if getattr(value, f.name) != f.default}
+        return f"{{ {', '.join(f'{name} = {_toml(x)}' for name, x in given.items())} }}"
     return f'"{value}"' if isinstance(value, str) else str(value)

@@ -112,14 +112,16 @@ class Trainer:
         loader: Batches,
         valid: Batches | None = None,
         resume: Resume = "never",
-        metrics: Metrics | None = None,
+        metrics: Metrics | Mapping[str, Metrics] | None = None,
         step_key: str | None = None,
     ) -> TrainResult:
         """Train a model in place. All processes call it alike; without a `runtime` they are those a launcher started.
 
         `valid`: what epochs are judged by; the model ends with the weights of the best one, without it of the last.
         `resume`: "auto" goes on where the run in the folder stopped, "must" insists that there is one. `metrics`: more
-        figures of the validation, from `model(batch)` and the only target. `step_key` stands in the run's manifest.
+        figures of the validation, from `model(batch)` and the model's target, or the only one; of a model of several
+        targets by target, where the figures are called "stars/rmse". Rows whose target is NaN do not count in them.
+        `step_key` stands in the run's manifest.
 
         Raises ConfigError (also where memory does not suffice), DataError (also for a loss or a gradient that is not a
         number) and ArtifactError (a run that cannot be resumed, or not be written). When any of the processes gets
@@ -130,7 +132,7 @@ class Trainer:
             raise ConfigError('`resume="must"` without a folder', hint="Trainer(config, folder)")
         return _Fit(self, unwrap(model), loader, valid, metrics).run(resume, step_key)
 
-    def _check(self, loader: Batches, valid: Batches | None, metrics: Metrics | None) -> None:
+    def _check(self, loader: Batches, valid: Batches | None, metrics: object) -> None:
         if not len(loader):
             raise DataError("no rows to train on", hint="the loader has no batch")
         if valid is not None and not len(valid):
@@ -145,7 +147,9 @@ class Trainer:
                 hint="fit(..., metrics=...)",
             )
 
-    def evaluate(self, model: nn.Module, data: Batches, metrics: Metrics | None = None) -> dict[str, float]:
+    def evaluate(
+        self, model: nn.Module, data: Batches, metrics: Metrics | Mapping[str, Metrics] | None = None
+    ) -> dict[str, float]:
         """The mean loss and the metrics of a model, in float32, each row of all processes counted once."""
         runtime = self.runtime or Runtime.start()
         return validate(unwrap(model).to(runtime.device), data, metrics, runtime, nullcontext)
@@ -155,7 +159,12 @@ class _Fit:
     """One call of `fit`."""
 
     def __init__(
-        self, trainer: Trainer, model: nn.Module, loader: Batches, valid: Batches | None, metrics: Metrics | None
+        self,
+        trainer: Trainer,
+        model: nn.Module,
+        loader: Batches,
+        valid: Batches | None,
+        metrics: Metrics | Mapping[str, Metrics] | None,
     ) -> None:
         self.config, self.folder = trainer.config, trainer.folder
         self.model, self.loader, self.valid, self.metrics = model, loader, valid, metrics

@@ -6,14 +6,14 @@ Shapes: R rows of this process.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, closing
 
 import torch
 from torch import Tensor, nn
 
 from falconet.batch import Batch
-from falconet.errors import ConfigError, suggest
+from falconet.errors import ColumnNotFoundError, ConfigError, suggest
 from falconet.nn.collective import counts, gather
 from falconet.train.checkpoint import Figures
 from falconet.train.interfaces import Batches, Metrics
@@ -36,24 +36,30 @@ def sums(losses_R: Tensor, batch: Batch) -> Tensor:
 def validate(
     model: nn.Module,
     valid: Batches,
-    metrics: Metrics | None,
+    metrics: Metrics | Mapping[str, Metrics] | None,
     runtime: Runtime,
     autocast: Callable[[], AbstractContextManager[object]],
 ) -> Figures:
-    """The mean loss and the metrics of a model, the same on every process."""
+    """The mean loss and the metrics of a model, the same on every process.
+
+    Metrics by target get the figures names such as "stars/rmse".
+    """
     objective = Objective(model).eval()
     total = torch.zeros(2, dtype=torch.float64, device=runtime.device)
-    states = []
+    by_target: Mapping[str, Metrics] = _by_target(metrics)
+    states: dict[str, list[dict[str, Tensor]]] = {target: [] for target in by_target}
     with closing(valid.batches(0, 0, runtime.rank, runtime.world)) as batches:
         for batch in (b.to(runtime.device) for b in batches):
             with in_words(batch.rows, runtime.device), autocast():
                 total += sums(objective(batch), batch)
-                if metrics is not None:
-                    states.append(metrics.partial(model(batch).float(), _target(batch)))
+                for target, (predicted, known) in _predictions(model, batch, by_target).items():
+                    states[target].append(by_target[target].partial(predicted.float(), known))
     loss, weight = runtime.sums(total).tolist()
     figures: Figures = {"loss": loss / weight if weight else 0.0}
-    if metrics is not None:
-        figures |= metrics.finish({name: _of_all(x, runtime) for name, x in metrics.merge(states).items()})
+    for target, metric in by_target.items():
+        state = {name: _of_all(x, runtime) for name, x in metric.merge(states[target]).items()}
+        prefix = target and f"{target}/"
+        figures |= {prefix + name: value for name, value in metric.finish(state).items()}
     # One process's word is all processes' word: none may stop while others go on.
     shared: Figures = runtime.broadcast(figures)
     return shared
@@ -65,7 +71,7 @@ def is_better(monitor: str, figures: Figures, best: Figures | None) -> bool:
         raise ConfigError(f"the validation has no `{monitor}` to monitor", hint=suggest(monitor, figures))
     if best is None or math.isnan(best[monitor]):
         return True
-    sign = -1 if monitor in LOWER_IS_BETTER else 1
+    sign = -1 if monitor.rpartition("/")[2] in LOWER_IS_BETTER else 1
     return sign * figures[monitor] > sign * best[monitor]
 
 
@@ -74,10 +80,38 @@ def _of_all(x: Tensor, runtime: Runtime) -> Tensor:
     return gather(x, counts(len(x), x.device)).cpu()
 
 
-def _target(batch: Batch) -> Tensor:
-    if len(batch.targets) != 1:
-        raise ConfigError(
-            f"metrics need one target, the data has {', '.join(batch.targets) or 'none'}",
-            hint="tag one column `target`, or leave `metrics` out",
-        )
-    return next(iter(batch.targets.values()))
+def _by_target(metrics: Metrics | Mapping[str, Metrics] | None) -> Mapping[str, Metrics]:
+    """Metrics by target, by "" where the model or the data says which."""
+    if metrics is None:
+        return {}
+    return metrics if isinstance(metrics, Mapping) else {"": metrics}
+
+
+def _predictions(model: nn.Module, batch: Batch, wanted: Iterable[str]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Predictions and targets, of the rows where the target is known."""
+    own, several = getattr(model, "target", None), getattr(model, "predictions", None)
+    own = own if isinstance(own, str) else ""
+    made: Mapping[str, Tensor] = {}
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    for name in wanted:
+        made = made or (several(batch) if several is not None and name else {own: model(batch)})
+        target = _target(batch, name or own)
+        if (name or own) not in made:
+            raise ColumnNotFoundError.of(name, filter(None, made), where="what the model predicts")
+        predicted, known = made[name or own], ~target.isnan()
+        found[name] = (predicted, target) if bool(known.all()) else (predicted[known], target[known])
+    return found
+
+
+def _target(batch: Batch, name: str) -> Tensor:
+    """The values of a target; without a name, of the only one there is."""
+    if not name:
+        if len(batch.targets) != 1:
+            raise ConfigError(
+                f"metrics need one target, the data has {', '.join(batch.targets) or 'none'}",
+                hint="tag one column `target`, or leave `metrics` out",
+            )
+        return next(iter(batch.targets.values()))
+    if name not in batch.targets:
+        raise ColumnNotFoundError.of(name, batch.targets, where="the batch's targets")
+    return batch.targets[name]

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from falconet.batch import Ragged
-from falconet.errors import DataError, SchemaError
+from falconet.errors import ColumnNotFoundError, DataError, SchemaError
 from falconet.loader.loader import Loader
-from falconet.schema import Column, Schema
+from falconet.schema import FOOTER_KEY, Column, Schema
 
 Make = Callable[..., Path]
 
@@ -156,3 +157,53 @@ def test_every_target_is_float32(one_column: Make) -> None:
         "c": ([0.5, 2], torch.float32),
     }
     assert (batch.rows, batch.features) == (2, {})
+
+
+def in_folders(tmp_path: Path, schema: Schema | None = None) -> Path:
+    for folder, x in (("day=2020-01-02/shop=a%20b", 3.0), ("day=2020-01-01/shop=__HIVE_DEFAULT_PARTITION__", 1.0)):
+        path = tmp_path / "parts" / folder / "part.parquet"
+        path.parent.mkdir(parents=True)
+        table = pa.table({"x": pa.array([x, x + 1])})
+        pq.write_table(table if schema is None else table.replace_schema_metadata({FOOTER_KEY: schema.to_json()}), path)
+    return tmp_path / "parts"
+
+
+def test_folders_give_columns(tmp_path: Path) -> None:
+    for i, folder in enumerate(("k=7", "k=-3")):
+        (tmp_path / folder).mkdir()
+        pq.write_table(pa.table({"x": [float(i)] * 2}), tmp_path / folder / "part.parquet")
+    (tmp_path / "_old").mkdir()
+    pq.write_table(pa.table({"z": [1]}), tmp_path / "_old" / "part.parquet")
+    loader = Loader(tmp_path, batch_size=10, targets=["x"])
+    (batch,) = loader.batches()
+    assert batch.features["k"].tolist() == [-3, -3, 7, 7]  # type: ignore[union-attr]
+    assert batch.targets["x"].tolist() == [1, 1, 0, 0]
+
+
+def test_folders_give_the_types_that_the_schema_says(tmp_path: Path) -> None:
+    day = Column(name="day", dtype="date32[day]", tags={"context"})
+    schema = Schema((Column(name="x", dtype="float64", tags={"continuous"}), day, Column(name="shop", dtype="string")))
+    (batch,) = Loader(in_folders(tmp_path, schema), batch_size=10).batches()
+    assert batch.features["day"].tolist() == [18262, 18262, 18263, 18263]  # type: ignore[union-attr]
+    assert list(batch.features) == ["x", "day"]
+
+
+def test_a_folder_that_says_no_value_of_its_column_is_an_error(tmp_path: Path) -> None:
+    shop = Column(name="shop", dtype="int32", tags={"context"})
+    schema = Schema((Column(name="x", dtype="float64", tags={"continuous"}), shop, Column(name="day", dtype="string")))
+    path = in_folders(tmp_path, schema)
+    with pytest.raises(DataError, match=r"column `shop` of .* has 2 missing values among 2"):
+        list(Loader(path, batch_size=10).batches())
+    (path / "day=2020-01-01").rename(tmp_path / "away")
+    with pytest.raises(DataError, match=r"part.parquet` says shop=a b, which is no int32"):
+        list(Loader(path, batch_size=10).batches())
+
+
+def test_targets_and_weight_named_by_hand_take_the_place_of_those_of_the_schema(one_column: Make) -> None:
+    kinds = {"a": {"target"}, "b": {"continuous"}, "c": {"weight"}, "d": {"continuous"}, "e": {"continuous"}}
+    schema = Schema(tuple(Column(name=name, dtype="float64", tags=tags) for name, tags in kinds.items()))
+    path = one_column({name: pa.array([1.0, 2.0]) for name in kinds}, schema)
+    (batch,) = Loader(path, batch_size=5, targets=["b"], weight="d").batches()
+    assert (list(batch.features), list(batch.targets), batch.weights is not None) == (["e"], ["b"], True)
+    with pytest.raises(ColumnNotFoundError, match="has no column `f`"):
+        Loader(path, batch_size=5, targets=["f"])

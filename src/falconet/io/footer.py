@@ -25,13 +25,16 @@ class RowGroup:
 
 
 def data_files(path: str | Path) -> tuple[Path, ...]:
-    """The Parquet files of a folder in name order, or the file itself."""
+    """The Parquet files of a folder in name order, where it has none those of its folders; or the file itself."""
     path = Path(path)
     if path.is_file():
         return (path,)
     if not path.exists():
         raise DataError(f"no file or folder `{path}`")
     files = tuple(sorted(p for p in path.glob("*.parquet") if not p.name.startswith(".")))
+    if not files:
+        below = (p for p in path.rglob("*.parquet") if p.is_file())
+        files = tuple(sorted(p for p in below if not any(x[0] in "._" for x in p.relative_to(path).parts)))
     if not files:
         raise DataError(
             f"no Parquet files in `{path}`", hint="a folder of *.parquet files, or one such file, is needed"

@@ -18,6 +18,7 @@ from torch import Tensor
 from falconet.batch import Batch, Feature
 from falconet.columns import join
 from falconet.errors import ConfigError
+from falconet.io.folders import folder_values, with_folders
 from falconet.io.footer import common_schema, groups_of, read_footers
 from falconet.loader.fetch import Cursor, Fetch, Kept, Streamed, ahead, pieces
 from falconet.loader.fields import fields_of, named, targets, weights
@@ -39,7 +40,7 @@ Memory = Literal["auto", "memory", "stream", "device"]
 
 
 class Loader:
-    """Batches from a folder of Parquet files, or from one such file.
+    """Batches from a folder of Parquet files (or of folders `COLUMN=VALUE` of them), or from one such file.
 
     `batch_size` is the number of rows of all processes together. Every row comes exactly once per epoch (`drop_last`
     leaves out the rest that fills no batch), in an order that depends on `seed` and the epoch alone; `shuffle=False`
@@ -98,11 +99,12 @@ class Loader:
             drop_last=drop_last,
             lanes=lanes,
         )
-        schema = named(common_schema(footers), self.path, targets, weight)
+        folders = {file: folder_values(file, self.path) for file in footers}
+        schema = named(with_folders(common_schema(footers), folders.values()), self.path, targets, weight)
         by_tag = any(FOOTER_KEY in (meta.metadata or {}) for meta in footers.values())
         fields = fields_of(self.path, schema, columns, by_tag)
         self._stored = self._schema = Schema(tuple(field.column for field in fields))
-        self._source = Source.of(fields, self._groups, footers)
+        self._source = Source.of(fields, self._groups, footers, folders)
         self._transforms: list[Transform] = []
         for transform in transforms:
             made = transform if isinstance(transform, Transform) else Function(transform)

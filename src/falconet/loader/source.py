@@ -12,22 +12,39 @@ import pyarrow.parquet as pq
 
 from falconet.columns import Field, Table
 from falconet.errors import ColumnNotFoundError, DataError
+from falconet.io.folders import as_array
 from falconet.io.footer import RowGroup
 
 
 @dataclass(frozen=True)
 class Source:
-    """The columns to read, the row groups in order, and per row group the room its ragged columns need."""
+    """The columns to read, the row groups in order, and per row group the room its ragged columns need.
+
+    `folders`: by file, the columns that its folders give, as text.
+    """
 
     fields: tuple[Field, ...]
     groups: tuple[RowGroup, ...]
     values: tuple[Mapping[str, int], ...]
+    folders: Mapping[str, Mapping[str, str | None]]
 
     @classmethod
-    def of(cls, fields: Sequence[Field], groups: Sequence[RowGroup], footers: Mapping[Path, pq.FileMetaData]) -> Source:
-        """From the footers of the files."""
-        counts = {str(path): _value_counts(path, meta, fields) for path, meta in footers.items()}
-        return cls(tuple(fields), tuple(groups), tuple(counts[group.path][group.index] for group in groups))
+    def of(
+        cls,
+        fields: Sequence[Field],
+        groups: Sequence[RowGroup],
+        footers: Mapping[Path, pq.FileMetaData],
+        folders: Mapping[Path, Mapping[str, str | None]],
+    ) -> Source:
+        """From the footers of the files. Raises ColumnNotFoundError for a column that a file lacks."""
+        counts, given = {}, {}
+        for path, meta in footers.items():
+            names = set(meta.schema.to_arrow_schema().names)
+            given[str(path)] = {name: text for name, text in folders[path].items() if name not in names}
+            stored = [field for field in fields if field.column.name not in given[str(path)]]
+            counts[str(path)] = _value_counts(path, meta, stored)
+        values = tuple(counts[group.path][group.index] for group in groups)
+        return cls(tuple(fields), tuple(groups), values, given)
 
     def bytes(self, indexes: Sequence[int]) -> int:
         """Bytes of the given row groups as tensors."""
@@ -50,12 +67,17 @@ class Source:
 
     def fill(self, table: Table, index: int) -> None:
         """Append a row group to a table. Raises DataError where it cannot be read."""
-        group, names = self.groups[index], [field.column.name for field in self.fields]
+        group = self.groups[index]
+        given = self.folders[group.path]
+        names = [field.column.name for field in self.fields if field.column.name not in given]
         try:
             with pq.ParquetFile(group.path) as file:
                 part = file.read_row_group(group.index, columns=names)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"row group {group.index} of `{group.path}` cannot be read: {error}") from error
+        for field in self.fields:
+            if (name := field.column.name) in given:
+                part = part.append_column(name, as_array(given[name], field.column, group.rows, group.path))
         table.append(part, where=f"`{group.path}` (row group {group.index})")
 
 

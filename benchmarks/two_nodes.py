@@ -11,8 +11,10 @@ DistributedDataParallel and Adam. All of them run in the same two processes, sta
 of a step from end to end, the first ones left out; megabytes those that node 0 sends in a step, counted by its
 interface.
 
-A killed node: both nodes train under `falconet launch`. In mid-epoch all processes of one node get SIGKILL; the other
-must end with one message that names the node. Then both are started again and must go on from the last snapshot.
+A lost node: both nodes train under `falconet launch`. In mid-epoch all processes of one node get SIGKILL, or the cable
+between them is cut; those that are left must end with one message that names the node. Then both are started again and
+must go on from the last snapshot. Seconds are those until they had ended, 5 of them the silence after which a node is
+taken for gone.
 """
 
 from __future__ import annotations
@@ -246,32 +248,43 @@ FALCONET = ["-m", "falconet", "launch", "-np", "1", "--node-timeout", str(TIMEOU
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=1"]
 
 
-def survive(nodes: tuple[str, str], folder: Path, killed: int) -> float:
-    """Kill a node in mid-epoch and start both again; how many seconds later the other one ended."""
+# What happens to the nodes, and what those that are left say of it.
+LOSSES = {
+    "node 1 killed": {0: "node 1 of 2 is gone"},
+    "node 0 killed": {1: "node 0 of 2 is gone"},
+    "cable cut": {0: "node 1 of 2 is gone", 1: "node 0 of 2 is gone"},
+}
+
+
+def survive(nodes: tuple[str, str], folder: Path, loss: str) -> float:
+    """Strike in mid-epoch and start both nodes again; after how many seconds those that were left had ended."""
     launchers = start(nodes, FALCONET, "--train", str(folder))
     wait_for(lambda: steps_saved(folder) >= 10, launchers)
-    kill(nodes[killed])
+    if loss == "cable cut":
+        command("ip", "-n", nodes[1], "link", "set", LINK, "down")
+    else:
+        kill(nodes[1 if loss == "node 1 killed" else 0])
     begun = time.monotonic()
-    said = launchers[1 - killed].communicate(timeout=120)[1]
+    said = {node: launchers[node].communicate(timeout=120)[1] for node in LOSSES[loss]}
     seconds = time.monotonic() - begun
-    launchers[killed].communicate()
-    # torch says that an address has no name.
-    lines = [line for line in said.splitlines() if line and "hostname of the client socket" not in line]
-    errors = [line for line in lines if line.startswith("error: ")]
-    if launchers[1 - killed].returncode != 1 or len(errors) != 1 or f"node {killed} of 2 is gone" not in errors[0]:
-        raise SystemExit(f"node {1 - killed} said, when node {killed} was killed:\n{said}")
-    if "Traceback" in said or "frame #" in said:
-        raise SystemExit(f"node {1 - killed} said more than one message:\n{said}")
+    for launcher in launchers:
+        launcher.communicate()
+    for node, wanted in LOSSES[loss].items():
+        errors = [line for line in said[node].splitlines() if line.startswith("error: ")]
+        alone = len(errors) == 1 and not any(noise in said[node] for noise in ("Traceback", "frame #"))
+        if launchers[node].returncode != 1 or not alone or wanted not in errors[0]:
+            raise SystemExit(f"{loss}: node {node} ended with {launchers[node].returncode} and said\n{said[node]}")
+        print(f"{loss}: node {node} said `{errors[0]}`")
     before = steps_saved(folder)
     if not 10 <= before < 100:
-        raise SystemExit(f"the node was not killed in mid-epoch, but after step {before}")
+        raise SystemExit(f"{loss}: not in mid-epoch, but after step {before}")
+    command("ip", "-n", nodes[1], "link", "set", LINK, "up")
     finish(start(nodes, FALCONET, "--train", str(folder)))
-    starts = [json.loads(line) for line in (folder / "run/run.jsonl").read_text().splitlines()]
-    resumed = [line["step"] for line in starts if line["event"] == "start"]
+    events = [json.loads(line) for line in (folder / "run/run.jsonl").read_text().splitlines()]
+    resumed = [event["step"] for event in events if event["event"] == "start"]
     if resumed != [0, before] or steps_saved(folder) != 200:
-        raise SystemExit(f"started at steps {resumed}, with a snapshot of step {before} at the kill")
-    print(f"node {killed} killed after step {before}: the other one ended {seconds:.1f} s later with `{errors[0]}`")
-    print(f"  started again, both went on at step {before}, to the end", flush=True)
+        raise SystemExit(f"{loss}: started at steps {resumed}, with a snapshot of step {before}")
+    print(f"  ended after {seconds:.1f} s; started again, both went on at step {before}, to the end", flush=True)
     return seconds
 
 
@@ -310,10 +323,10 @@ def main() -> int:
         out = Path(folder) / "times.json"
         finish(start(nodes, TORCHRUN, "--time", str(steps), str(few), str(out)))
         times: dict[str, list[float]] = json.loads(out.read_text())
-        for node in (1,) if options.quick else (1, 0):
-            run = Path(folder) / f"killed-{node}"
+        for loss in list(LOSSES)[:1] if options.quick else LOSSES:
+            run = Path(folder) / loss
             run.mkdir()
-            times[f"ended_{node}_s"] = [survive(nodes, run, node)]
+            times[f"{loss.replace(' ', '_')}_s"] = [survive(nodes, run, loss)]
     ratios = {"ratio": "ours_ms", "ratio_bfloat16": "ours_bfloat16_ms"}
     for name, of in ratios.items():
         times[name] = [statistics.median(times["dense_ms"]) / statistics.median(times[of])]

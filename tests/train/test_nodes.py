@@ -136,11 +136,15 @@ def test_all_processes_of_an_attempt_meet_at_one_port_and_not_where_those_before
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_launcher_that_falls_silent_is_named() -> None:
+def test_a_launcher_that_falls_silent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = councils(timeout_s=0.3)
     with pytest.raises(DistributedError, match=r"node 1 of 2 is gone: its launcher has been silent for 0 s"):
         while not first.over(0):
             pass
+    monkeypatch.setattr(nodes_module, "_FAREWELL", 60)
+    start = time.monotonic()
+    first.leave()  # does not wait for it
+    assert time.monotonic() - start < 5
     assert second.nodes.rank == 1
 
 
@@ -159,6 +163,27 @@ def test_node_0_that_is_gone_is_named_and_torch_says_nothing(capfd: pytest.Captu
     second.say(0, Ending("cut"))
     second.leave()
     assert capfd.readouterr().err == ""
+
+
+class Deaf:
+    """A store on a machine whose cable was cut."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args: time.sleep(5)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_machine_that_does_not_answer_is_waited_for_once() -> None:
+    first, second = councils(timeout_s=1.0)
+    second.store = Deaf()  # type: ignore[assignment]
+    with pytest.raises(DistributedError, match=r"node 0 of 2 is gone: no answer in 1 s"):
+        second.over(0)
+    start = time.monotonic()
+    second.call_off(0)
+    second.say(0, Ending("cut"))
+    second.leave()
+    assert time.monotonic() - start < 0.5
+    assert first.nodes.rank == 0
 
 
 def test_a_store_that_does_not_answer_is_not_waited_for() -> None:

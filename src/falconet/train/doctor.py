@@ -71,6 +71,7 @@ def advice(facts: Facts, env: Mapping[str, str], nproc: int) -> list[str]:
         found.append(
             f"The name of this machine, {host['name']}, is a loopback address. For several machines set "
             f"GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to the network between them: {_names(host['interfaces'])}."
+            " `Runtime.start()` does it for gloo on Linux."
         )
     if facts["launcher"].get("port_free") is False:
         found.append(f"Port {facts['launcher']['port']}, where this job meets, is taken: set MASTER_PORT to another.")

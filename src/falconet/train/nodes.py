@@ -102,6 +102,8 @@ class Council:
         self._heard = dict.fromkeys(range(nodes.count), (b"", time.monotonic()))
         self._looked = 0.0
         self._fresh: TCPStore | None = None
+        self._lost: DistributedError | None = None
+        self._silent: set[int] = set()
         if nodes.count > 1:
             self._agree(nproc)
 
@@ -148,13 +150,16 @@ class Council:
         return self._ask(ask)
 
     def _ask(self, ask: Callable[[], T]) -> T:
-        """What the store says. Raises DistributedError where node 0, which holds it, is gone."""
+        """What the store says. Raises DistributedError where node 0, which holds it, is gone, and then at once."""
+        if self._lost is not None:
+            raise self._lost
         try:
             if self._line is not None and self._line.cut:
                 raise RuntimeError("its launcher has ended")
             return within(self.nodes.timeout_s, ask)
         except (RuntimeError, TimeoutError) as error:
-            raise self._gone(0, str(error)) from error
+            self._lost = self._gone(0, str(error))
+            raise self._lost from error
 
     def _gone(self, node: int, why: str) -> DistributedError:
         return DistributedError(
@@ -173,6 +178,7 @@ class Council:
             if said != word:
                 self._heard[node] = (said, now)
             elif now - when > timeout and not self.store.check([f"left/{node}"]):
+                self._silent.add(node)
                 raise self._gone(node, f"its launcher has been silent for {timeout:.0f} s")
 
     def call_off(self, attempt: int) -> None:
@@ -205,6 +211,6 @@ class Council:
         """Take leave; node 0 goes last, with the store."""
         self._tell(f"left/{self.nodes.rank}", "")
         deadline = time.monotonic() + _FAREWELL
-        others = [f"left/{node}" for node in range(1, self.nodes.count)]
+        others = [f"left/{node}" for node in range(1, self.nodes.count) if node not in self._silent]
         while self.nodes.rank == 0 and others and not self.store.check(others) and time.monotonic() < deadline:
             time.sleep(_LOOK)

@@ -265,6 +265,16 @@ class FailsOn(Callback):
         self.ends += 1
 
 
+class EndsOn(Callback):
+    """Ends the training after its first epoch, on one process's word."""
+
+    def __init__(self, rank: int) -> None:
+        self.mine = Runtime.peek()[0] == rank
+
+    def epoch(self, epoch: int, figures: Mapping[str, Any]) -> bool:
+        return self.mine
+
+
 class MainOnly(Callback):
     """Only for the main process; fails in its start there, if asked to."""
 
@@ -295,6 +305,8 @@ def failing_callbacks(data: Path) -> dict[str, Any]:
     only = MainOnly()
     Trainer(CONSTANT, callbacks=[only]).fit(net(), loader(data))
     found["steps"] = of_all(only.steps)
+    ended = Trainer(config(epochs=3), callbacks=[EndsOn(last)]).fit(net(), loader(data))
+    found["epochs"] = of_all(ended.epochs)
     return found
 
 

@@ -191,6 +191,10 @@ def test_some_callbacks_are_for_the_main_process_alone(two: dict[str, Any]) -> N
     assert two["callbacks"]["steps"] == [10, 0]
 
 
+def test_a_callback_of_any_process_ends_the_training_of_all(two: dict[str, Any]) -> None:
+    assert two["callbacks"]["epochs"] == [1, 1]
+
+
 def test_a_folder_that_cannot_be_written_is_an_error_on_all(two: dict[str, Any]) -> None:
     mistakes = two["mistakes"]["file"]
     assert [mistake.partition(":")[0] for mistake in mistakes] == ["ArtifactError", "DistributedError"]

@@ -74,6 +74,12 @@ def test_a_packed_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
         Dataset(lines)
 
 
+def test_blank_lines_before_the_name_of_one_column_are_no_rows(tmp_path: Path) -> None:
+    assert rows(csv(tmp_path, "\r\n\na\n1\n\n3\n")) == [(1,), (None,), (3,)]
+    with pytest.raises(DataError, match="line 5: column `a` is `x`"):
+        Dataset(csv(tmp_path, "\n\na\n1\nx\n"), dtypes={"a": "int64"})
+
+
 def test_separators_of_several_characters_take_quotes_for_what_they_are(tmp_path: Path) -> None:
     path = csv(tmp_path, '1::"Great" Cats (1998)::A|B\n2::it\'s 5" long::\n\n3::x:y::C:\n', "movies.dat")
     want = [(1, '"Great" Cats (1998)', "A|B"), (2, "it's 5\" long", None), (3, "x:y", "C:")]
@@ -216,6 +222,7 @@ def test_given_types_are_read_as_iso_writes_them(tmp_path: Path) -> None:
         ("a::b\n1::é\n".encode("utf-16")[:-1], {"encoding": "utf-16", "separator": "::"}, "after line 1: 'utf-16-le'"),
         ("a,a\n1,2\n", {}, r"a.csv` has two columns `a`[\s\S]*has_header=False"),
         ("", {}, r"a.csv` is empty[\s\S]*line of column names"),
+        ("a\0,b\n1,2\n", {}, r"a.csv` has the name 'a\\x00', and no name may have a null byte"),
         ("\n\n", {}, r"a.csv` is empty"),
         ("a::b\x1f\n1::2\n", {"separator": "::"}, r"U\+001F"),
         ('a,b\n"x"y,1\nz,q\n', {"dtypes": {"b": "int64"}}, r"line 3: column `b` is `q`, which is no Int64"),
@@ -321,11 +328,16 @@ def test_json_lines_have_the_keys_and_types_of_all_blocks_and_files(
         ('{"a": 1}\n{"a": true}\n', r"line 2: `a` is true or false, and a number"),
         ('{"a": [1]}\n{"a": {"b": 1}}\n', r"line 2: `a` is an object, and a list"),
         ('{"a": 1}\n[1]\n', r"line 2: no object but a list"),
+        ('{"a": 1}\nnull\n', r"line 2: no object but null"),
+        ('null"b"', r"line 1: no JSON: Extra data"),
+        ('{"a": [{}]}\n', r"column `a` of `.*a.jsonl` holds objects without any key"),
+        ('{"a": 1}null\n', r"line 1: no JSON: Extra data"),
         ('{"a": NaN}\n', r"line 1: no JSON: NaN is not a number of JSON"),
         ('{"a": 1} {"a": 2}\n', r"line 1: no JSON: Extra data"),
         ('{"a": 1}\n{"a": 2, "a": 3}\n', r"line 2: no JSON: the key `a` is there twice"),
         ('{"a": 99999999999999999999}\n', r"`a` holds whole numbers beyond 64 bits with a sign"),
         ("", r"a.jsonl` is empty"),
+        ('{"a": [{"b\\u0000": 1}]}\n', r"a.jsonl` has the name 'b\\x00', and no name may have a null byte"),
     ],
 )
 def test_a_broken_line_of_json_is_named(tmp_path: Path, content: str, message: str) -> None:

@@ -225,8 +225,9 @@ def _open(file: File, types: Mapping[str, pl.DataType]) -> _Opened:
     for name in [*schema, *(name for name, _, _ in constants)]:
         if name in (ROW, BUCKET):
             raise SchemaError(f"{file.where} has a column `{name}`, a name falconet needs itself", hint="rename it")
-        if not name:
-            raise SchemaError(f"{file.where} has a column without a name", hint="give it one")
+        if not name or "\0" in name:
+            what = "without a name" if not name else f"{name!r}, and no name may have a null byte"
+            raise SchemaError(f"{file.where} has a column {what}", hint="rename it")
         if name == "*" or (name.startswith("^") and name.endswith("$")):
             raise SchemaError(f"{file.where} has a column `{name}`, which Polars takes for a pattern", hint="rename it")
     sizes = []

@@ -7,6 +7,7 @@ blocks of lines by two parsers: Arrow's, which refuses what is of two kinds, and
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
@@ -21,6 +22,7 @@ from falconet.etl.text_files import unpacked
 from falconet.etl.widen import widest
 
 BLOCK = 8 << 20
+_NO_OBJECT = re.compile(rb"^[ \t\r]*[^{ \t\r\n]", re.MULTILINE)
 
 
 def infer_json(file: Found) -> dict[str, pl.DataType]:
@@ -28,9 +30,11 @@ def infer_json(file: Found) -> dict[str, pl.DataType]:
     found: dict[str, pl.DataType] = {}
     for line, block in _blocks(file):
         whole = pa_json.ReadOptions(block_size=len(block) + 1, use_threads=False)
+        if _NO_OBJECT.search(block):  # Arrow's parser reads null as a row, and crashes where there is nothing else
+            _explain(file, "a line is no object")
         try:
-            seen = pa_json.read_json(pa.BufferReader(block), read_options=whole).schema
             types = pl.read_ndjson(block, infer_schema_length=None).schema
+            seen = pa_json.read_json(pa.BufferReader(block), read_options=whole).schema
         except (pa.ArrowInvalid, pl.exceptions.PolarsError) as error:
             _explain(file, str(error))
         for field in seen:

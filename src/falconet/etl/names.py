@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from falconet.errors import ConfigError
+from falconet.errors import ConfigError, SchemaError
 
 if TYPE_CHECKING:
     from falconet.etl.op import Op
@@ -23,6 +23,13 @@ def repeated(names: Iterable[str]) -> str | None:
             return name
         seen.add(name)
     return None
+
+
+def check_bytes(names: Iterable[str], where: str) -> None:
+    """Raise SchemaError for a name that other programs would cut short."""
+    for name in names:
+        if "\0" in name:
+            raise SchemaError(f"{where} has the name {name!r}, and no name may have a null byte", hint="rename it")
 
 
 def sources_of(op: Op, groups: Iterable[tuple[str, ...]]) -> dict[str, tuple[str, ...]]:

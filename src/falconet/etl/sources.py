@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,11 @@ from falconet.compute.exchange import writing
 from falconet.errors import ConfigError, DataError, SchemaError
 from falconet.etl.arrow_files import ROW_GROUP, polars_schema, read_arrow, write_rows
 from falconet.etl.json_lines import infer_json, read_json
-from falconet.etl.names import repeated
+from falconet.etl.names import check_bytes, repeated
 from falconet.etl.object_store import ObjectStore
 from falconet.etl.paths import Found, find, find_list
 from falconet.etl.text_files import TextFormat, infer_csv, read_csv
+from falconet.etl.types import element
 from falconet.etl.widen import say_type, widest
 from falconet.progress import progress
 
@@ -117,6 +118,7 @@ def _of_all(files: Sequence[Found], found: Sequence[Mapping[str, pl.DataType]]) 
             schema[name] = wide
     if not schema:
         raise DataError(f"{files[0].where} is empty", hint="a data set has columns")
+    _check_columns(schema, files[0].where)
     return {name: _settled(dtype) for name, dtype in schema.items()}
 
 
@@ -203,8 +205,21 @@ def _check_columns(schema: Mapping[str, pl.DataType], where: str) -> None:
     if not schema:
         raise SchemaError(f"{where} has no columns")
     for name, dtype in schema.items():
+        check_bytes((name, *_fields(dtype)), where)
+        if "Struct({})" in str(dtype):
+            raise SchemaError(f"column `{name}` of {where} holds objects without any key", hint="leave it out")
         if dtype in (pl.Int128, pl.UInt128, pl.Object) or isinstance(dtype, pl.BaseExtension):
             raise SchemaError(f"column `{name}` of {where} is {dtype}, which Parquet has not", hint="cast it")
+
+
+def _fields(dtype: pl.DataType) -> Iterator[str]:
+    """The names of the fields of structs in a type."""
+    if isinstance(dtype, (pl.List, pl.Array)):
+        yield from _fields(element(dtype))
+    elif isinstance(dtype, pl.Struct):
+        for field in dtype.fields:
+            yield field.name
+            yield from _fields(field.dtype if isinstance(field.dtype, pl.DataType) else field.dtype())
 
 
 _root: tuple[int, Path] | None = None

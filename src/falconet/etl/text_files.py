@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from falconet.errors import ConfigError, DataError, SchemaError
-from falconet.etl.names import repeated
+from falconet.etl.names import check_bytes, repeated
 from falconet.etl.paths import PACKED, Found
 from falconet.etl.text_types import Guess, parse
 from falconet.etl.widen import say_type
@@ -69,10 +69,10 @@ class TextFormat:
 
 def infer_csv(file: Found, text: TextFormat, dtypes: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
     """The type of each column of a file; Null where no line has a value."""
-    names = _names(file, text)
+    names, skip = _names(file, text)
     guesses = {name: Guess() for name in names if name not in dtypes}
     if guesses:
-        for frame in _strings(file, text, names):
+        for frame in _strings(file, text, names, skip):
             for name, guess in guesses.items():
                 guess.see(frame[name])
     return {name: dtypes[name] if name in dtypes else guesses[name].dtype for name in names}
@@ -80,9 +80,9 @@ def infer_csv(file: Found, text: TextFormat, dtypes: Mapping[str, pl.DataType]) 
 
 def read_csv(file: Found, text: TextFormat, schema: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
     """The rows of a file in the types of `schema`, in blocks."""
-    names = _names(file, text)
+    names, skip = _names(file, text)
     row = 0
-    for frame in _strings(file, text, names):
+    for frame in _strings(file, text, names, skip):
         typed = frame.select(parse(pl.col(name), schema[name]).alias(name) for name in names)
         for name in names:
             lost = typed[name].is_null() & frame[name].is_not_null()
@@ -93,10 +93,10 @@ def read_csv(file: Found, text: TextFormat, schema: Mapping[str, pl.DataType]) -
         yield typed
 
 
-def _names(file: Found, text: TextFormat) -> tuple[str, ...]:
-    """The names of the columns: those given, or the first line."""
+def _names(file: Found, text: TextFormat) -> tuple[tuple[str, ...], int]:
+    """The names of the columns, and how many rows of the parser they take: those given, or the first line."""
     if text.names is not None:
-        return text.names
+        return text.names, 0
     first = None
     try:
         with _fields_of_any_length():
@@ -114,14 +114,14 @@ def _names(file: Found, text: TextFormat) -> tuple[str, ...]:
             f"{file.where} has two columns `{twice}`",
             hint="the first line is taken for names; where it is data: `has_header=False, columns=[…]`",
         )
-    return names
+    check_bytes(names, file.where)
+    return names, 1 if len(names) > 1 else first[0]  # of one column, blank lines before it are rows
 
 
-def _strings(file: Found, text: TextFormat, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-    """All lines in blocks, every column as text."""
+def _strings(file: Found, text: TextFormat, names: Sequence[str], skip: int) -> Iterator[pl.DataFrame]:
+    """All lines but the first `skip` in blocks, every column as text."""
     separator = text.split(file)
     split = len(separator.encode()) > 1
-    header = text.names is None
     last = None
     try:
         with unpacked(file) as raw:
@@ -147,8 +147,7 @@ def _strings(file: Found, text: TextFormat, names: Sequence[str]) -> Iterator[pl
             )
             for batch in reader:
                 frame = pl.DataFrame(pl.from_arrow(batch))
-                if header and frame.height:
-                    frame, header = frame[1:], False
+                frame, skip = frame[skip:], max(0, skip - frame.height)
                 if frame.height:
                     last = frame[-1, -1]
                     yield frame

@@ -1,4 +1,4 @@
-"""The names of weights, of models wrapped and plain."""
+"""The names of weights, of models wrapped and plain, and layers that are exchanged for ours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from falconet.errors import ArtifactError
-from falconet.train.parallel import load_weights, plain_keys, unwrap
+from falconet.nn.batchnorm import BatchNorm
+from falconet.train.parallel import load_weights, plain_keys, share_batchnorm, unwrap
 from falconet.train.trainer import Trainer
 from train.workers import config, loader, net, same
 
@@ -43,3 +44,29 @@ def test_weights_of_another_model_are_refused() -> None:
     wrong = {**net().state_dict(), "first.bias": torch.zeros(3)}
     with pytest.raises(ArtifactError, match=r"`first\.bias` is \(3,\) there, \(16,\) in the model"):
         load_weights(net(), wrong)
+
+
+class Own(nn.BatchNorm1d):
+    """Somebody's BatchNorm, which may do anything."""
+
+
+@pytest.mark.parametrize(
+    "shape", [(6, 3), (6, 3, 4), (6, 3, 4, 2), (6, 3, 4, 2, 2)], ids=lambda shape: f"{len(shape)}d"
+)
+@pytest.mark.parametrize("sync", [False, True])
+def test_batchnorm_of_every_kind_is_exchanged_and_comes_to_the_same(shape: tuple[int, ...], sync: bool) -> None:
+    kind = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[len(shape)]
+    theirs, ours = kind(3, momentum=0.3), kind(3, momentum=0.3)
+    for norm in (theirs, ours):
+        nn.init.constant_(norm.weight, 2.0)
+    module = nn.Sequential(nn.SyncBatchNorm.convert_sync_batchnorm(ours) if sync else ours, Own(3))
+    share_batchnorm(module)
+    assert type(module[0]) is BatchNorm
+    assert type(module[1]) is Own
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    for training in (True, False):
+        module.train(training)
+        theirs.train(training)
+        assert torch.allclose(module[0](x), theirs(x), atol=1e-6)
+    for name, value in theirs.state_dict().items():
+        assert torch.allclose(module[0].state_dict()[name], value), name

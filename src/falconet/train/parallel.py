@@ -18,7 +18,7 @@ from falconet.nn.batchnorm import BatchNorm
 from falconet.nn.supervised import freeze, is_frozen
 from falconet.train.runtime import Runtime
 
-_BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Objective(nn.Module):
@@ -143,7 +143,7 @@ def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
 
 
 def share_batchnorm(module: nn.Module) -> None:
-    """Exchange every BatchNorm1d, 2d and 3d inside a module, in place, for one whose sums go over all processes."""
+    """Exchange torch's BatchNorms inside a module, in place, for one whose sums go over all processes."""
     for name, child in module.named_children():
         if not isinstance(child, _BATCHNORMS) or type(child) not in _BATCHNORMS:  # subclasses are left alone
             share_batchnorm(child)

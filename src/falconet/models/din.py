@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from falconet.batch import Batch
-from falconet.errors import ColumnNotFoundError, SchemaError
-from falconet.models.base import MODELS
+from falconet.errors import SchemaError
+from falconet.models.base import MODELS, feature
 from falconet.models.ranker import Ranker, at_least, some
 from falconet.nn.attention import CandidateAttention, flatten
 from falconet.nn.embedding import PADDING
@@ -73,9 +73,7 @@ class DIN(Ranker):
         return result
 
     def _interest(self, batch: Batch, attention: nn.Module, history: str, candidate: str) -> Tensor:
-        if history not in batch.features:
-            raise ColumnNotFoundError.of(history, batch.features, where="the batch")
-        ids_V, row_V = flatten(batch.features[history])
+        ids_V, row_V = flatten(feature(batch, history))
         things_VD = self.inputs.tables.lookup(history, ids_V)
         candidate_BD = self.inputs.tables(batch, (candidate,))[candidate]
         interest_BD: Tensor = attention(things_VD, candidate_BD, row_V, ids_V != PADDING)

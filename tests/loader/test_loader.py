@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,7 @@ def test_a_runtime_given_decides_whose_share_iteration_gives(numbered_folder: Ma
 
 def test_drop_last_drops_the_rest_alone(numbered_folder: Make) -> None:
     loader = Loader(numbered_folder([10]), batch_size=4, drop_last=True)
-    assert (len(loader), rows(loader.batches())) == (2, list(range(8)))
+    assert (len(loader), loader.rows, rows(loader.batches())) == (2, 8, list(range(8)))
 
 
 @pytest.mark.parametrize("world", [1, 3])
@@ -204,6 +205,15 @@ def test_iterating_gives_one_epoch_after_the_other(numbered_folder: Make) -> Non
     assert [rows(loader) for _ in range(3)] == [rows(loader.batches(epoch)) for epoch in range(3)]
     loader.set_epoch(1)
     assert rows(loader) == rows(loader.batches(1))
+
+
+def test_a_loop_that_asks_no_more_after_the_last_batch_has_ended_its_epoch(numbered_folder: Make) -> None:
+    loader = Loader(numbered_folder([10]), batch_size=4, shuffle=True)
+    for epoch in range(3):
+        assert rows(islice(loader, len(loader))) == rows(loader.batches(epoch))
+        assert (loader.epoch, loader.step) == (epoch + 1, 0)
+    loader.set_epoch(5, step=3)
+    assert rows(loader) == rows(loader.batches(6))
 
 
 def test_an_epoch_that_was_broken_off_starts_again(numbered_folder: Make) -> None:

@@ -143,8 +143,8 @@ class Loader:
 
     @property
     def rows(self) -> int:
-        """Rows of the data set."""
-        return self._plan.rows
+        """Rows of an epoch, of all processes together."""
+        return min(self._plan.rows, len(self) * self._plan.batch_size)
 
     @property
     def bytes(self) -> int:
@@ -183,7 +183,7 @@ class Loader:
         """
         if rank == 0 and self._memory == "auto" and not self._told:
             self._told = True
-            note(f"`{self.path}`: {in_words(self.rows, self.bytes, self._choice(), self._device)}")
+            note(f"`{self.path}`: {in_words(self._plan.rows, self.bytes, self._choice(), self._device)}")
         if start < 0:
             raise ConfigError(f"`start` must be a step, not {start}")
         made = self.make(epoch, range(start, len(self)), rank, world)
@@ -241,7 +241,9 @@ class Loader:
             yield batch
 
     def set_epoch(self, epoch: int, step: int = 0) -> None:
-        """Put the position at a step of an epoch."""
+        """Put the position at a step of an epoch; after the last step the next epoch begins."""
+        if len(self) and step >= len(self):
+            epoch, step = epoch + 1, 0
         self._epoch, self._step, self._resumed = epoch, step, True
 
     def state_dict(self) -> dict[str, Any]:

@@ -39,3 +39,7 @@ class Metrics(Protocol):
     def merge(self, states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]: ...
 
     def finish(self, state: dict[str, Tensor]) -> Mapping[str, float]: ...
+
+
+Judges = Metrics | Mapping[str, Metrics]
+"""Figures for the only target of the data or of the model, or for each target by its name."""

@@ -23,7 +23,7 @@ from falconet.errors import ConfigError, DataError
 from falconet.progress import progress
 from falconet.train.callbacks import Callback, Callbacks
 from falconet.train.checkpoint import Position, Resume
-from falconet.train.interfaces import Batches, Metrics
+from falconet.train.interfaces import Batches, Judges
 from falconet.train.optimizer import Optimizers
 from falconet.train.parallel import Objective, Parallel, trainable, unwrap
 from falconet.train.placement import Asked, check_placement
@@ -112,7 +112,7 @@ class Trainer:
         loader: Batches,
         valid: Batches | None = None,
         resume: Resume = "never",
-        metrics: Metrics | Mapping[str, Metrics] | None = None,
+        metrics: Judges | None = None,
         step_key: str | None = None,
     ) -> TrainResult:
         """Train a model in place. All processes call it alike; without a `runtime` they are those a launcher started.
@@ -132,7 +132,7 @@ class Trainer:
             raise ConfigError('`resume="must"` without a folder', hint="Trainer(config, folder)")
         return _Fit(self, unwrap(model), loader, valid, metrics).run(resume, step_key)
 
-    def _check(self, loader: Batches, valid: Batches | None, metrics: object) -> None:
+    def _check(self, loader: Batches, valid: Batches | None, metrics: Judges | None) -> None:
         if not len(loader):
             raise DataError("no rows to train on", hint="the loader has no batch")
         if valid is not None and not len(valid):
@@ -147,9 +147,7 @@ class Trainer:
                 hint="fit(..., metrics=...)",
             )
 
-    def evaluate(
-        self, model: nn.Module, data: Batches, metrics: Metrics | Mapping[str, Metrics] | None = None
-    ) -> dict[str, float]:
+    def evaluate(self, model: nn.Module, data: Batches, metrics: Judges | None = None) -> dict[str, float]:
         """The mean loss and the metrics of a model, in float32, each row of all processes counted once."""
         runtime = self.runtime or Runtime.start()
         return validate(unwrap(model).to(runtime.device), data, metrics, runtime, nullcontext)
@@ -159,12 +157,7 @@ class _Fit:
     """One call of `fit`."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        model: nn.Module,
-        loader: Batches,
-        valid: Batches | None,
-        metrics: Metrics | Mapping[str, Metrics] | None,
+        self, trainer: Trainer, model: nn.Module, loader: Batches, valid: Batches | None, metrics: Judges | None
     ) -> None:
         self.config, self.folder = trainer.config, trainer.folder
         self.model, self.loader, self.valid, self.metrics = model, loader, valid, metrics

@@ -16,7 +16,7 @@ from falconet.batch import Batch
 from falconet.errors import ColumnNotFoundError, ConfigError, suggest
 from falconet.nn.collective import counts, gather
 from falconet.train.checkpoint import Figures
-from falconet.train.interfaces import Batches, Metrics
+from falconet.train.interfaces import Batches, Judges, Metrics
 from falconet.train.parallel import Objective
 from falconet.train.runtime import Runtime
 from falconet.train.trouble import in_words
@@ -36,7 +36,7 @@ def sums(losses_R: Tensor, batch: Batch) -> Tensor:
 def validate(
     model: nn.Module,
     valid: Batches,
-    metrics: Metrics | Mapping[str, Metrics] | None,
+    metrics: Judges | None,
     runtime: Runtime,
     autocast: Callable[[], AbstractContextManager[object]],
 ) -> Figures:
@@ -80,7 +80,7 @@ def _of_all(x: Tensor, runtime: Runtime) -> Tensor:
     return gather(x, counts(len(x), x.device)).cpu()
 
 
-def _by_target(metrics: Metrics | Mapping[str, Metrics] | None) -> Mapping[str, Metrics]:
+def _by_target(metrics: Judges | None) -> Mapping[str, Metrics]:
     """Metrics by target, by "" where the model or the data says which."""
     if metrics is None:
         return {}

@@ -22,8 +22,10 @@ from falconet.train.trainer import Trainer
 from train.cases import SIZES, OnlyDense, Seen, agreeing, alone, said, several, stopped
 from train.workers import config, loader, net, same, weights, write_rows
 
-pytestmark = pytest.mark.timeout(300)
-posix = pytest.mark.skipif(os.name == "nt", reason="Windows has neither SIGUSR1 nor limits of file sizes")
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(os.name == "nt", reason="processes are told by signals, and a disk is full by a file's limit"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +174,6 @@ def test_a_run_goes_from_one_process_to_two_and_back(
         assert sorted(first[place] + second[place]) == batch
 
 
-@posix
 def test_a_signal_to_any_process_makes_all_write_a_snapshot(two: dict[str, Any]) -> None:
     assert two["saved_on_signal"] == ["00000005"]
 
@@ -201,7 +202,6 @@ def test_a_folder_that_cannot_be_written_is_an_error_on_all(two: dict[str, Any])
     assert all("cannot be written: [Errno 20] Not a directory" in mistake for mistake in mistakes)
 
 
-@posix
 def test_a_full_disk_is_an_error_on_all_and_what_was_saved_is_whole(
     begun: tuple[Path, list[float]], data: Path, two: dict[str, Any]
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_resumed_run_equals_an_undisturbed_one_bit_for_bit(
     assert (tmp_path / "cut/manifest.json").read_bytes() == (tmp_path / "whole/manifest.json").read_bytes()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="SIGTERM ends a process of Windows")
 def test_sigterm_writes_a_snapshot_and_ends_with_143(data: Path, tmp_path: Path) -> None:
     def ask(step: int, loss: float) -> None:
         if step == 4:
@@ -122,6 +123,7 @@ def test_sigusr1_writes_a_snapshot_and_training_goes_on(data: Path, tmp_path: Pa
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
+@pytest.mark.skipif(os.name == "nt", reason="SIGTERM ends a process of Windows")
 def test_a_stop_in_the_last_step_of_an_epoch_loses_nothing(data: Path, held_out: Path, tmp_path: Path) -> None:
     def ask(step: int, loss: float) -> None:
         if step == 9:

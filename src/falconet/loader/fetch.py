@@ -135,6 +135,8 @@ class Cursor:
     def _piece(self, lane: int) -> Piece:
         while not self._held[lane]:
             piece = next(self._found)
+            if piece.order.is_cuda:  # made on the stream of another thread, read on this one's
+                piece.order.record_stream(torch.cuda.current_stream(piece.order.device))
             self._held[piece.window.lane].append(piece)
         return self._held[lane][0]
 

@@ -223,7 +223,9 @@ def rates(data: Path, held_out: Path) -> dict[str, list[list[float]]]:
         seen = Seen()
         chosen = config(schedule=schedule, monitor="auc", **changes)
         rows = loader(data, 32 if schedule == "step" else 320)
-        Trainer(chosen, callbacks=[seen]).fit(net(), rows, Loader(held_out, batch_size=4), metrics=OneSided())
+        model = net()
+        Trainer(chosen, callbacks=[seen]).fit(model, rows, Loader(held_out, batch_size=4), metrics=OneSided())
+        assert_equal_replicas(model)  # all went back to the best epoch
         found[schedule] = of_all(seen.rates)
     return found
 

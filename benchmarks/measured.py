@@ -49,11 +49,9 @@ def machine_peaks(dtype: str) -> dict[str, float]:
     }
 
 
-def child(script: str, arguments: Sequence[str | Path], *, threads: int, cores: Sequence[int] = ()) -> dict[str, Any]:
-    """What a way, run in a process of its own with so many threads, says on its last line."""
-    command = [sys.executable, script, *map(str, arguments)]
-    if cores and hasattr(os, "sched_setaffinity"):
-        command = ["taskset", "-c", ",".join(map(str, cores)), *command]
+def child(arguments: Sequence[str | Path], *, threads: int) -> dict[str, Any]:
+    """What Python, called with some arguments and so many threads, says on its last line."""
+    command = [sys.executable, *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -50,25 +50,31 @@ RATE = 0.01
 
 
 def make_data(folder: Path, users: int, items: int, rows: int, ratings: str) -> None:
-    """Features of generated ratings, or of a file of MovieLens: `train` and `valid`."""
+    """Features of generated ratings, or of a file of MovieLens, by the notebook's ETL: `train` and `valid`."""
     import polars as pl
 
-    import etl
     import falconet as fl
+    from falconet import ops
+    from falconet.datasets.synthetic import synthesize
 
     raw = folder / "raw"
-    raw.mkdir(parents=True)
     if ratings:
-        whole = pl.read_csv(ratings, columns=["userId", "movieId", "rating"]).sample(fraction=1.0, shuffle=True, seed=0)
-        valid = len(whole) // 5
-        whole[valid:].write_parquet(raw / "train.parquet")
-        whole[:valid].write_parquet(raw / "valid.parquet")
-        movies = pl.read_csv(Path(ratings).with_name("movies.csv"), columns=["movieId", "genres"])
-        movies.with_columns(pl.col("genres").str.split("|")).write_parquet(raw / "movies.parquet")
+        raw.mkdir(parents=True)
+        table = pl.read_csv(ratings)
+        movies = pl.read_csv(Path(ratings).with_name("movies.csv")).with_columns(pl.col("genres").str.split("|"))
     else:
-        etl.make_data(raw, users, items, rows)
-    both = (fl.Dataset(raw / f"{name}.parquet") for name in ("train", "valid"))
-    etl.ours(*both, raw / "movies.parquet", folder, None)
+        synthesize(raw, users=users, items=items, rows=rows)
+        table, movies = pl.read_parquet(raw / "ratings" / "*.parquet"), pl.read_parquet(raw / "movies.parquet")
+    table = table.select("userId", "movieId", "rating").sample(fraction=1.0, shuffle=True, seed=0)
+    valid = len(table) // 5
+    for name, some in (("train", table[valid:]), ("valid", table[:valid])):
+        some.write_parquet(raw / f"{name}.parquet", row_group_size=1 << 20)
+    joined = ["userId", "movieId"] >> ops.JoinExternal(movies.select("movieId", "genres"), on="movieId")
+    label = ["rating"] >> ops.LambdaOp(lambda col: (col > 3).cast(pl.Int8)) >> ops.AddTags(["target", "binary"])
+    fitted = fl.Workflow((joined >> ops.Categorify()) + label).fit(fl.Dataset(raw / "train.parquet"))
+    for name in ("train", "valid"):
+        data = fl.Dataset(raw / f"{name}.parquet")
+        fitted.transform(data).to_parquet(folder / name, shuffle=fl.Shuffle.FULL, seed=0)
     shutil.rmtree(raw)
 
 
@@ -272,7 +278,9 @@ def ask(
     way: str, data: Path, width: int = 0, number: int = 0, batch: int = BATCH, threads: int = 0
 ) -> dict[str, float]:
     threads = threads or os.cpu_count() or 1
-    found: dict[str, float] = child(__file__, ["--run", way, data, width, number, batch], threads=threads)
+    found: dict[str, float] = child(
+        [__file__, "--run", way, data, str(width), str(number), str(batch)], threads=threads
+    )
     text = ", ".join(f"{key} {value:,.1f}" if value > 1 else f"{key} {value:.5f}" for key, value in found.items())
     print(f"{way}{f' {width} wide' if width else ''}, {threads} thread(s): {text}", flush=True)
     return found
@@ -354,7 +362,7 @@ def main() -> int:
 def measure(options: argparse.Namespace, room: Path) -> Figures:
     def made(folder: Path, size: tuple[int, int, int], ratings: Path | str = "") -> Path:
         if not list(folder.glob("train/*.parquet")):
-            child(__file__, ["--make", folder, *size, ratings], threads=os.cpu_count() or 1)
+            child([__file__, "--make", folder, *map(str, size), ratings], threads=os.cpu_count() or 1)
         return folder
 
     data = made(options.data or room / "data", QUICK if options.quick else SIZE)

@@ -65,3 +65,18 @@ def test_mlp_refuses_what_cannot_be() -> None:
         MLP(4, (3,), dropout=1.0)
     with pytest.raises(ConfigError, match="activation must be one of relu, gelu, tanh, silu, not 'relux'"):
         MLP(4, (3,), activation="relux")  # type: ignore[arg-type]
+
+
+def test_batchnorm_of_bfloat16_rounds_its_result_alone() -> None:
+    torch.manual_seed(0)
+    narrow, wide = BatchNorm(3), BatchNorm(3)
+    x_BC, upstream_BC = torch.randn(50, 3).bfloat16().requires_grad_(), torch.randn(50, 3).bfloat16()
+    y_BC = x_BC.detach().float().requires_grad_()
+    found, wanted = narrow(x_BC), wide(y_BC)
+    assert torch.equal(found, wanted.bfloat16())
+    found.backward(upstream_BC)
+    wanted.backward(upstream_BC.float())
+    assert x_BC.grad is not None
+    assert y_BC.grad is not None
+    assert torch.equal(x_BC.grad, y_BC.grad.bfloat16())
+    assert torch.allclose(narrow.running_var, wide.running_var)  # type: ignore[arg-type]

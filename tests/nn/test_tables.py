@@ -155,3 +155,47 @@ def test_wrong_columns_and_widths_are_refused() -> None:
         tables().project(batch(), nn.Linear(3, 1))
     with pytest.raises(ColumnNotFoundError, match="the batch has no column `item`"):
         tables()(Batch.of({"user": torch.tensor([1])}))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "sum"])
+@pytest.mark.parametrize("distinct_ids", [5, 300], ids=["few", "many"])
+def test_lists_of_few_and_of_many_distinct_ids_are_pooled_alike(distinct_ids: int, pooling: str) -> None:
+    random = torch.Generator().manual_seed(0)
+    column = Column(name="tag", dtype="int32", list="ragged", cardinality=distinct_ids + 1)
+    made = Tables([column], 3, pooling, init=1.0)  # type: ignore[arg-type]
+    lists = [torch.randint(0, distinct_ids + 1, (n % 7,), generator=random).tolist() for n in range(200)]
+    upstream = torch.randn(200, 3, generator=random)
+    weight = made.weight("tag").detach().double().requires_grad_()
+    wanted = []
+    for ids in lists:
+        rows = weight[[i for i in ids if i]]
+        wanted.append(rows.sum(0) / (max(len(rows), 1) if pooling == "mean" else 1))
+    (torch.stack(wanted) * upstream).sum().backward()
+    with made.collect() as touched:
+        found = made.lookup("tag", Ragged.of(lists))
+        (found * upstream).sum().backward()
+    assert torch.allclose(found.double(), torch.stack(wanted), atol=1e-6)
+    (one,) = touched
+    assert weight.grad is not None
+    assert one.rows.grad is not None
+    assert torch.allclose(one.rows.grad[1:].double(), weight.grad[one.ids[1:]], atol=1e-5)
+
+
+def test_a_layer_in_bfloat16_reads_rows_that_are_rounded_once() -> None:
+    """What the layer and the rows' gradients come to is what autocast makes of rows in float32."""
+    torch.manual_seed(0)
+    made, linear = Tables([USER], 4, init=1.0), nn.Linear(4, 7)
+    users = Batch.of({"user": torch.tensor([5, 1, 1, 0, 3])})
+    with made.collect() as touched, torch.autocast("cpu", torch.bfloat16):
+        found = made.project(users, linear)
+        found.sum().backward()
+    (one,) = touched
+    assert one.rows.dtype == torch.bfloat16
+    rows = made.weight("user").detach()[one.ids].requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted = nn.functional.linear(rows, linear.weight).float()[torch.tensor([3, 1, 1, 0, 2])] + linear.bias
+        wanted.sum().backward()
+    assert torch.equal(found, wanted)
+    assert rows.grad is not None
+    assert one.rows.grad is not None
+    assert torch.equal(one.rows.grad.float(), rows.grad)

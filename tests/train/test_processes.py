@@ -146,6 +146,7 @@ def test_a_run_goes_on_with_another_number_of_processes(data: Path, folder: Path
 def test_a_killed_run_resumes_bit_for_bit(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DistributedError, match="process 0 of 1 failed: it was ended by signal 9"):
         launch(killed, 1, (data, tmp_path / "run", 8, signal.SIGKILL))
+    torch.set_num_threads(1)
     whole, model = net(dropout=0.3), net(seed=4, dropout=0.3)
     seen: list[int] = []
     Trainer(config(snapshot_steps=3), tmp_path / "whole").fit(whole, loader(data))

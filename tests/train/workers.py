@@ -348,6 +348,7 @@ def cut_off(data: Path, folder: Path, step: int) -> None:
 
 def killed(data: Path, folder: Path, step: int, number: int) -> None:
     """Train into a folder and send this process a signal after a step."""
+    torch.set_num_threads(1)  # bits are equal for one number of threads
 
     def on_step(now: int, loss: float) -> None:
         if now == step:

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from falconet.nn.collective import from_all, is_shared
 
+_BLOCK = 1024  # rows whose sums a kernel makes at once
+
 
 class BatchNorm(nn.BatchNorm1d):
     """`nn.BatchNorm1d`, 2d and 3d over the rows of all processes; equal to them on one. [B, C] or [B, C, ...], float32;
@@ -70,16 +72,34 @@ class BatchNorm(nn.BatchNorm1d):
 
 @torch.no_grad()
 def _statistics(x_BC: Tensor) -> tuple[int, Tensor, Tensor]:
-    """Rows, mean and (biased) variance of the global batch, by Chan's merge of every process's own."""
-    count, channels = x_BC.shape
-    mean_C = x_BC.sum(0) / max(count, 1)
-    mine = torch.cat([mean_C, (x_BC - mean_C).square().sum(0), mean_C.new_full((1,), count)])
-    all_WX = from_all(mine).double()  # so that the merge adds no rounding of its own
-    means_WC, squares_WC, counts_W1 = torch.split(all_WX, [channels, channels, 1], dim=1)
-    rows = counts_W1.sum()
-    total_C = (means_WC * counts_W1).sum(0) / rows
-    squares_C = (squares_WC + counts_W1 * (means_WC - total_C).square()).sum(0)
-    return int(rows), total_C.to(x_BC.dtype), (squares_C / rows).to(x_BC.dtype)
+    """Rows, mean and (biased) variance of the global batch, from every process's own."""
+    mine = _merge(*_of_blocks(x_BC))
+    rows, mean_C, squares_C = _merge(*torch.split(from_all(torch.cat(mine)), [1, *[x_BC.shape[1]] * 2], dim=1))
+    return int(rows), mean_C.to(x_BC.dtype), (squares_C / rows).to(x_BC.dtype)
+
+
+def _of_blocks(x_BC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows [N, 1], means [N, C] and summed squares around them [N, C] of N blocks of rows, in float64.
+
+    A kernel adds up row after row, so that what it loses grows with their number.
+    """
+    if x_BC.is_cuda or not len(x_BC):
+        variance_C, mean_C = torch.var_mean(x_BC, 0, correction=0) if len(x_BC) else [x_BC.new_zeros(x_BC.shape[1])] * 2
+        found = [(mean_C, variance_C)]
+        rows_N = x_BC.new_tensor([len(x_BC)], dtype=torch.float64)
+    else:
+        blocks = torch.split(x_BC.contiguous(), _BLOCK)
+        found = [torch.batch_norm_update_stats(block, None, None, 0.0) for block in blocks]
+        rows_N = torch.tensor([len(block) for block in blocks], dtype=torch.float64)
+    means_NC, variances_NC = (torch.stack(some).double() for some in zip(*found, strict=True))
+    return rows_N.unsqueeze(1), means_NC, variances_NC * rows_N.unsqueeze(1)
+
+
+def _merge(rows_N1: Tensor, means_NC: Tensor, squares_NC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of all rows, by Chan's merge: [1], [C], [C]."""
+    rows = rows_N1.sum(0)
+    mean_C = (means_NC * rows_N1).sum(0) / rows.clamp(min=1)
+    return rows, mean_C, (squares_NC + rows_N1 * (means_NC - mean_C).square()).sum(0)
 
 
 class _Normalise(torch.autograd.Function):
@@ -96,21 +116,36 @@ class _Normalise(torch.autograd.Function):
         rows: int,
         eps: float,
     ) -> Tensor:
-        scale_C = (variance_C + eps).rsqrt()
-        z_BC = (x_BC - mean_C) * scale_C
-        ctx.save_for_backward(z_BC, scale_C, weight_C)
-        ctx.rows = rows
-        y_BC = z_BC if weight_C is None else z_BC * weight_C
-        return y_BC.clone() if weight_C is None else y_BC if bias_C is None else y_BC + bias_C
+        ctx.save_for_backward(x_BC, mean_C, variance_C, weight_C)
+        ctx.rows, ctx.eps = rows, eps
+        return F.batch_norm(x_BC, mean_C, variance_C, weight_C, bias_C, False, 0.0, eps)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (dy_BC,) = grads
-        z_BC, scale_C, weight_C = ctx.saved_tensors
-        mine_2C = torch.stack([dy_BC.sum(0), (dy_BC * z_BC).sum(0)])
+        dy_BC = grads[0].contiguous()
+        x_BC, mean_C, variance_C, weight_C = ctx.saved_tensors
+        mine_2C = _sums(dy_BC, x_BC, mean_C, variance_C, ctx.eps)
         total_2C = mine_2C.clone()
         dist.all_reduce(total_2C)
-        dx_BC = (dy_BC - (total_2C[0] + z_BC * total_2C[1]) / ctx.rows) * scale_C
+        # With z = (x - mean) scale: dx = weight scale (dy - (sum of dy + z sum of dy z) / rows), as a sum of products.
+        scale_C = (variance_C + ctx.eps).rsqrt()
+        each_C = scale_C if weight_C is None else scale_C * weight_C
+        slope_C = each_C * scale_C * total_2C[1] / -ctx.rows
+        constant_C = each_C * total_2C[0] / -ctx.rows - slope_C * mean_C
+        dx_BC = torch.addcmul(constant_C, x_BC, slope_C).addcmul_(dy_BC, each_C)
         if weight_C is None:
             return dx_BC, None, None, None, None, None, None
-        return dx_BC * weight_C, mine_2C[1], mine_2C[0], None, None, None, None
+        return dx_BC, mine_2C[1], mine_2C[0], None, None, None, None
+
+
+def _sums(dy_BC: Tensor, x_BC: Tensor, mean_C: Tensor, variance_C: Tensor, eps: float) -> Tensor:
+    """The sums, over the rows of this process, of dy and of dy (x - mean) / deviation: [2, C]."""
+    ones_C, total_2C = torch.ones_like(mean_C), mean_C.new_zeros(2, len(mean_C), dtype=torch.float64)
+    size = len(x_BC) if x_BC.is_cuda else _BLOCK
+    for dy, x in zip(torch.split(dy_BC, max(size, 1)), torch.split(x_BC, max(size, 1)), strict=True):
+        if len(x):
+            _, products_C, sums_C = torch.ops.aten.native_batch_norm_backward(
+                dy, x, ones_C, mean_C, variance_C, None, None, False, eps, [False, True, True]
+            )
+            total_2C += torch.stack([sums_C, products_C])
+    return total_2C.to(mean_C.dtype)

@@ -86,29 +86,36 @@ class Exchange:
         """The sum over all processes of every table's gradient, the same bits on each of them."""
         if self._runtime.world == 1 or not mine:
             return dict(mine)
-        lengths = from_all(_counts([len(g.ids) for g in mine.values()], self._runtime.device)).tolist()
+        wide = any(g.values.dtype == torch.float32 and len(g.ids) for g in mine.values())
+        numbers = from_all(_counts([*(len(g.ids) for g in mine.values()), wide], self._runtime.device)).tolist()
+        lengths = [row[:-1] for row in numbers]
+        dtype = self._dtype if any(row[-1] for row in numbers) else torch.bfloat16  # what has no more digits needs none
+        id_type = torch.int32 if all(g.rows < 1 << 31 for g in mine.values()) else torch.int64
         widths = [g.values.shape[1] for g in mine.values()]
-        ids = self._gather(torch.cat([g.ids.to(_id_type(g.rows)) for g in mine.values()]), [sum(n) for n in lengths])
+        ids = self._gather([g.ids for g in mine.values()], [sum(n) for n in lengths], id_type)
         values = self._gather(
-            torch.cat([g.values.reshape(-1).to(self._dtype) for g in mine.values()]),
+            [g.values.reshape(-1) for g in mine.values()],
             [sum(n * d for n, d in zip(row, widths, strict=True)) for row in lengths],
+            dtype,
         )
         parts: dict[str, list[RowGradient]] = {name: [] for name in mine}
         for row, row_ids, row_values in zip(lengths, ids, values, strict=True):
             each_ids = torch.split(row_ids, row)
             each_values = torch.split(row_values, [n * d for n, d in zip(row, widths, strict=True)])
             for (name, g), some_ids, some_values, d in zip(mine.items(), each_ids, each_values, widths, strict=True):
-                parts[name].append(RowGradient(g.rows, some_ids.long(), some_values.view(-1, d).float()))
+                parts[name].append(RowGradient(g.rows, some_ids.long(), some_values.view(-1, d)))
         return {name: add_up(some) for name, some in parts.items()}
 
-    def _gather(self, x: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-        """Every process's values, by rank."""
+    def _gather(self, mine: Sequence[Tensor], lengths: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
+        """Every process's values, one after the other, by rank."""
         longest = max(lengths)
         if not longest:
-            return [x] * len(lengths)
-        padded = x.new_empty(longest)
-        padded[: len(x)] = x
-        self.sent += (len(lengths) - 1) * longest * x.element_size()
+            return [mine[0].new_empty(0, dtype=dtype)] * len(lengths)
+        padded, end = mine[0].new_empty(longest, dtype=dtype), 0
+        for x in mine:
+            padded[end : end + len(x)] = x
+            end += len(x)
+        self.sent += (len(lengths) - 1) * longest * padded.element_size()
         return [row[:n] for row, n in zip(from_all(padded), lengths, strict=True)]
 
     def fetch(self, layout: Layout, held: Tensor, ids_U: Tensor) -> Tensor:
@@ -122,7 +129,7 @@ class Exchange:
         """The gradient of the rows that this process holds, from all processes, with the ids of its own rows."""
         order_U, give, take = self._routes(layout, gradient.ids)
         ids = self._all_to_all(layout.places(gradient.ids).index_select(0, order_U), give, take)
-        values = self._all_to_all(gradient.values.index_select(0, order_U).to(self._dtype), give, take).float()
+        values = self._all_to_all(gradient.values.index_select(0, order_U).to(self._dtype), give, take)
         parts = zip(torch.split(ids, take), torch.split(values, take), strict=True)
         return add_up([RowGradient(layout.rows, some_ids, some_values) for some_ids, some_values in parts])
 
@@ -150,10 +157,6 @@ def _counts(numbers: Sequence[int], device: torch.device) -> Tensor:
     return torch.tensor(numbers, dtype=torch.int64, device=device)
 
 
-def _id_type(rows: int) -> torch.dtype:
-    return torch.int32 if rows < 1 << 31 else torch.int64
-
-
 def add_up(parts: Sequence[RowGradient]) -> RowGradient:
     """One gradient from several: the values of an id are added in the order of the parts, on every device."""
     if len(parts) == 1:
@@ -163,6 +166,8 @@ def add_up(parts: Sequence[RowGradient]) -> RowGradient:
         seen_V.index_fill_(0, part.ids, True)
     ids_U = seen_V.nonzero().squeeze(1)
     total_UD = parts[0].values.new_zeros(len(ids_U), parts[0].values.shape[1], dtype=torch.float32)
-    for part in parts:  # the ids of a part are distinct, so each addition has one order
-        total_UD.index_add_(0, torch.searchsorted(ids_U, part.ids), part.values.float())
+    for part in parts:
+        places = torch.searchsorted(ids_U, part.ids)
+        for rows, some in part.blocks():  # the ids of a part are distinct, so each addition has one order
+            total_UD.index_add_(0, places[rows], some.float())
     return RowGradient(parts[0].rows, ids_U, total_UD)

@@ -19,7 +19,8 @@ from falconet.io.artifact import read_artifact
 from falconet.loader.loader import Loader
 from falconet.train.launch import launch
 from falconet.train.trainer import Trainer
-from train.cases import SIZES, OnlyDense, Seen, agreeing, alone, said, several, stopped
+from train.cases import SIZES, Fork, OnlyDense, Seen, agreeing
+from train.mistakes import alone, said, several, stopped
 from train.workers import config, loader, net, same, weights, write_rows
 
 pytestmark = [
@@ -108,8 +109,6 @@ def test_parts_of_a_batch_agree_where_a_layer_is_used_in_one_of_them(one: dict[s
 
 def test_a_layer_that_no_row_uses_stays(one: dict[str, Any], two: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    from train.cases import Fork
-
     before = Fork().state_dict()
     for name in ("never.weight", "never.bias", "unused.weights.table_nobody"):
         assert torch.equal(two["fork_1"][name], before[name])

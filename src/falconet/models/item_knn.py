@@ -28,14 +28,14 @@ class ItemKNN(ItemScorer):
 
     With n_ij people who took both: "cosine" n_ij / √(n_i n_j), "jaccard" n_ij / (n_i + n_j - n_ij), "lift" n_ij /
     (n_i n_j), "cooccurrence" n_ij. SAR (github.com/recommenders-team/recommenders), without its decay in time, is
-    "jaccard" with all neighbours. `shrink` is added to what divides, so that few people prove little.
+    "jaccard" with all neighbours and `shrink` 0. `shrink` is added to what divides, so that few people prove little.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config:
         similarity: Literal["cosine", "jaccard", "lift", "cooccurrence"] = "cosine"
         neighbours: int | None = 20  # of every item; None: all, a square of the items in memory
-        shrink: float = 0.0
+        shrink: float = 30.0
 
         def __post_init__(self) -> None:
             if self.neighbours is not None and self.neighbours < 1:

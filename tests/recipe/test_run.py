@@ -15,7 +15,7 @@ import pytest
 
 from falconet.datasets.synthetic import synthesize
 from falconet.errors import ArtifactError, ConfigError
-from falconet.evaluate.report import read_report
+from falconet.evaluation.report import read_report
 from falconet.io.artifact import read_artifact, read_manifest
 from falconet.io.footer import read_schema, row_groups
 from falconet.progress import set_quiet

@@ -198,8 +198,8 @@ def test_two_roles_cannot_be_one_column() -> None:
 
 
 def test_the_taken_names_are_those_that_candidates_have() -> None:
-    from falconet.evaluate.candidates import GROUP, WEIGHT
-    from falconet.evaluate.candidates import TAKEN as TARGET
+    from falconet.evaluation.candidates import GROUP, WEIGHT
+    from falconet.evaluation.candidates import TAKEN as TARGET
     from falconet.retrieval.candidates import LENGTH, POPULARITY, RANK, SCORE, SHARE
 
     assert {GROUP, TARGET, WEIGHT, LENGTH, POPULARITY, RANK, SCORE, SHARE} <= TAKEN

@@ -115,6 +115,6 @@ def demo(
 
 
 def _show_report(report: dict[str, Any], plan: Recipe, as_json: bool) -> None:
-    from falconet.evaluate.report import table_text
+    from falconet.evaluation.report import table_text
 
     typer.echo(json.dumps(report, indent=1) if as_json else table_text(report, plan.evaluate.metrics))

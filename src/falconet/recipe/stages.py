@@ -12,12 +12,12 @@ import torch
 
 from falconet.config import from_plain
 from falconet.errors import ConfigError, FalconetError
-from falconet.evaluate.candidates import build_candidates
-from falconet.evaluate.cut import CandidateConfig, count_items, read_interactions, write_scout_rows
-from falconet.evaluate.evaluate import EvaluationConfig
-from falconet.evaluate.evaluate import evaluate as evaluate_models
-from falconet.evaluate.report import read_report, write_report
-from falconet.evaluate.tables import read_items, read_users
+from falconet.evaluation.candidates import build_candidates
+from falconet.evaluation.cut import CandidateConfig, count_items, read_interactions, write_scout_rows
+from falconet.evaluation.evaluate import EvaluationConfig
+from falconet.evaluation.evaluate import evaluate as evaluate_models
+from falconet.evaluation.report import read_report, write_report
+from falconet.evaluation.tables import read_items, read_users
 from falconet.io.artifact import is_complete, read_manifest, write_artifact
 from falconet.io.footer import data_files
 from falconet.loader.loader import Loader

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 import torch
 
-from falconet.evaluate.candidates import GROUP, TAKEN
+from falconet.evaluation.candidates import GROUP, TAKEN
 from falconet.io.footer import data_files
 from falconet.metrics.binary import BinaryMetrics
 

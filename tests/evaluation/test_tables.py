@@ -11,7 +11,7 @@ import torch
 
 from falconet.batch import Ragged
 from falconet.errors import ColumnNotFoundError, DataError, SchemaError
-from falconet.evaluate.tables import read_items, read_users
+from falconet.evaluation.tables import read_items, read_users
 
 
 def change(folder: Path, name: str, values: pa.Array) -> None:

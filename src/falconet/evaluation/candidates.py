@@ -17,9 +17,9 @@ from torch import Tensor
 
 from falconet.batch import Batch, Feature, Ragged
 from falconet.errors import DataError
-from falconet.evaluate.cut import CandidateConfig, cut_users
-from falconet.evaluate.recommend import Retrieval
-from falconet.evaluate.tables import Items, Users
+from falconet.evaluation.cut import CandidateConfig, cut_users
+from falconet.evaluation.recommend import Retrieval
+from falconet.evaluation.tables import Items, Users
 from falconet.io.artifact import write_artifact
 from falconet.models.base import Retriever
 from falconet.progress import progress

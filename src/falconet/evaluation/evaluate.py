@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from falconet.errors import ConfigError
-from falconet.evaluate.candidates import TAKEN, candidate_rows
-from falconet.evaluate.luck import luck_auc
-from falconet.evaluate.recommend import Recommends, Retrieval, TwoStage
-from falconet.evaluate.tables import Items, Users, read_items, read_users
+from falconet.evaluation.candidates import TAKEN, candidate_rows
+from falconet.evaluation.luck import luck_auc
+from falconet.evaluation.recommend import Recommends, Retrieval, TwoStage
+from falconet.evaluation.tables import Items, Users, read_items, read_users
 from falconet.io.artifact import read_manifest
 from falconet.io.footer import row_groups
 from falconet.loader.loader import Loader

@@ -13,13 +13,13 @@ import torch
 
 from falconet.batch import Batch
 from falconet.errors import ArtifactError, ConfigError
-from falconet.evaluate.candidates import build_candidates, candidate_rows
-from falconet.evaluate.cut import CandidateConfig, count_items, write_scout_rows
-from falconet.evaluate.evaluate import EvaluationConfig, evaluate, popular, ranking
-from falconet.evaluate.luck import Luck
-from falconet.evaluate.recommend import Retrieval, TwoStage
-from falconet.evaluate.report import read_report, table_text, write_report
-from falconet.evaluate.tables import read_items, read_users
+from falconet.evaluation.candidates import build_candidates, candidate_rows
+from falconet.evaluation.cut import CandidateConfig, count_items, write_scout_rows
+from falconet.evaluation.evaluate import EvaluationConfig, evaluate, popular, ranking
+from falconet.evaluation.luck import Luck
+from falconet.evaluation.recommend import Retrieval, TwoStage
+from falconet.evaluation.report import read_report, table_text, write_report
+from falconet.evaluation.tables import read_items, read_users
 from falconet.io.artifact import read_manifest
 from falconet.loader.loader import Loader
 from falconet.models import MLP, TwoTower

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from falconet.evaluate.cut import count_items, read_interactions
-from falconet.evaluate.evaluate import popular, ranking
-from falconet.evaluate.recommend import Retrieval
-from falconet.evaluate.tables import read_items, read_users
+from falconet.evaluation.cut import count_items, read_interactions
+from falconet.evaluation.evaluate import popular, ranking
+from falconet.evaluation.recommend import Retrieval
+from falconet.evaluation.tables import read_items, read_users
 from falconet.loader.loader import Loader
 from falconet.models import EASE, IALS, GRU4Rec, ItemKNN, MultVAE, RecVAE, SASRec
 from falconet.models.base import Retriever

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from falconet.batch import Batch, Ragged
-from falconet.evaluate.tables import Items
+from falconet.evaluation.tables import Items
 from falconet.models.base import Model, Retriever
 from falconet.models.index import index_of
 from falconet.retrieval.candidates import CandidateRows

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from falconet.errors import ArtifactError, ConfigError, suggest
-from falconet.evaluate.evaluate import FORMAT
+from falconet.evaluation.evaluate import FORMAT
 from falconet.io.artifact import write_file
 
 WIDTH = 100  # columns of the table where the terminal does not say

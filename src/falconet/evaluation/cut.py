@@ -20,7 +20,7 @@ from torch import Tensor
 
 from falconet.batch import Feature, Ragged
 from falconet.errors import ConfigError, DataError
-from falconet.evaluate.tables import Users
+from falconet.evaluation.tables import Users
 from falconet.hashing import hash_uint64
 from falconet.io.artifact import write_artifact
 from falconet.io.footer import data_files, read_schema

@@ -11,10 +11,10 @@ import torch
 
 from falconet.batch import Ragged
 from falconet.errors import ConfigError, DataError
-from falconet.evaluate.candidates import build_candidates, is_relevant
-from falconet.evaluate.cut import CandidateConfig, count_items, cut_users, write_scout_rows
-from falconet.evaluate.evaluate import popular
-from falconet.evaluate.tables import read_items, read_users
+from falconet.evaluation.candidates import build_candidates, is_relevant
+from falconet.evaluation.cut import CandidateConfig, count_items, cut_users, write_scout_rows
+from falconet.evaluation.evaluate import popular
+from falconet.evaluation.tables import read_items, read_users
 from falconet.io.artifact import read_artifact, read_manifest
 from falconet.io.footer import read_schema
 from falconet.loader.loader import Loader

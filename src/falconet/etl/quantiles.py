@@ -9,9 +9,9 @@ holds the middles of fixed bins, which a value's own bits name: its sign, expone
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import partial
-from math import isinf
 
 import numpy as np
 import polars as pl
@@ -21,6 +21,9 @@ from falconet.etl.table import flatten, one_zero
 
 COLUMNS = ("value", "binned", "count")
 EXACT = 1_000_000
+MEDIAN = "median"
+EXAMPLES = ("q25", "q99.5")  # of names of quantiles
+_NAMED = re.compile(r"q(\d{1,2}(?:\.\d+)?|100)")
 _BIN = 1 << 43  # what the 9 digits after a number's first leave of its 52 digits
 _SMALLEST = 2.0**-1022
 
@@ -44,49 +47,60 @@ def merge(states: Sequence[pl.DataFrame], by: Sequence[str] = ()) -> pl.DataFram
 
 
 def quantiles(state: pl.DataFrame, shares: Sequence[float]) -> list[float]:
-    """The values below which these shares (0 to 1) of all lie; none where there are no values.
-
-    Between two values linearly, as numpy's `quantile` does (Hyndman and Fan's definition 7).
-    """
-    if state.is_empty():
-        return []
-    values, ends = state["value"].to_numpy(), state["count"].cum_sum().to_numpy()
-    found = []
-    for share in shares:
-        place = float(ends[-1] - 1) * share
-        before = int(place)
-        low, high = values[np.searchsorted(ends, [before, min(before + 1, ends[-1] - 1)], side="right")]
-        found.append(_between(float(low), float(high), place - before))
-    return found
+    """The values below which these shares (0 to 1) of all lie; none where there are no values."""
+    return [value for row in of_keys(state, {str(share): share for share in shares}).rows() for value in row]
 
 
 def median(state: pl.DataFrame) -> float | None:
     """The middle value, or the mean of the two in the middle; None where there are no values."""
-    found = medians(state)
-    return found["median"].item() if len(found) else None
+    found = of_keys(state, {MEDIAN: 0.5})
+    return found[MEDIAN].item() if len(found) else None
 
 
-def medians(state: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
-    """The middle value of each key of a state: its columns and `median` (Float64), in the order of the state."""
+def share_of(statistic: str) -> float | None:
+    """The share that the name of a statistic stands for: of "median", "q25", "q99.5"; None for other names."""
+    if statistic == MEDIAN:
+        return 0.5
+    return float(found[1]) / 100 if (found := _NAMED.fullmatch(statistic)) else None
+
+
+def of_keys(state: pl.DataFrame, shares: Mapping[str, float], by: Sequence[str] = ()) -> pl.DataFrame:
+    """Quantiles of each key of a state: its columns, and a Float64 by the name of each share, in the state's order.
+
+    Between two values linearly, as numpy's `quantile` does (Hyndman and Fan's definition 7); what is called "median" is
+    their mean, as of numpy's `median`.
+    """
     total = pl.col("count").sum().alias("rows")
     keys = state.group_by(by, maintain_order=True).agg(total) if by else state.select(total).head(len(state))
     rows, values = keys["rows"].to_numpy(), state["value"].to_numpy()
     before = np.cumsum(rows) - rows
     ends = np.cumsum(state["count"].to_numpy())  # counted from 0, a value has the rows below its end
-    middle = (values[np.searchsorted(ends, before + place, side="right")] for place in ((rows - 1) // 2, rows // 2))
-    both = keys.with_columns(pl.Series(name, side) for name, side in zip(("low", "high"), middle, strict=True))
-    low, high = pl.col("low"), pl.col("high")
-    found = pl.when(low == high).then(low).when((low + high).is_infinite()).then(low / 2 + high / 2)
-    return both.select(*by, found.otherwise((low + high) / 2).alias("median"))
+    found = []
+    for name, share in shares.items():
+        place = (rows - 1) * share
+        low, high = (
+            values[np.searchsorted(ends, before + side.astype(np.int64), side="right")]
+            for side in (np.floor(place), np.ceil(place))
+        )
+        beside = pl.DataFrame({"low": low, "high": high, "rest": place % 1})
+        found.append(beside.select(between(name, *map(pl.col, beside.columns)).alias(name)))
+    return pl.concat([keys.select(by), *found], how="horizontal")
 
 
-def _between(low: float, high: float, share: float) -> float:
-    """numpy's interpolation, bit for bit; two equal infinities are that infinity."""
-    if low == high or share == 0:
-        return low
-    if isinf(high - low):
-        return low * (1 - share) + high * share
-    return low + (high - low) * share if share < 0.5 else high - (high - low) * (1 - share)
+def between(name: str, low: pl.Expr, high: pl.Expr, rest: pl.Expr) -> pl.Expr:
+    """The quantile of this name between two neighbours of which the first is `rest` (0 to 1) away.
+
+    numpy's, bit for bit; two equal infinities are that infinity.
+    """
+    gap = high - low
+    if name == MEDIAN:
+        sum_ = low + high
+        apart = pl.when(sum_.is_infinite()).then(low / 2 + high / 2).otherwise(sum_ / 2)
+    else:
+        far = low * (1 - rest) + high * rest
+        near = pl.when(rest < 0.5).then(low + gap * rest).otherwise(high - gap * (1 - rest))
+        apart = pl.when(gap.is_infinite()).then(far).otherwise(near)
+    return pl.when((low == high) | (rest == 0)).then(low).otherwise(apart)
 
 
 def _bounded(state: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:

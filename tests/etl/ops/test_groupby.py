@@ -104,12 +104,13 @@ def test_a_key_is_whole_however_the_data_is_cut(parts: int, tmp_path: Path, monk
     x = random.permutation(np.concatenate([random.exponential(size=900), random.normal(1000, 1, 100)]))
     frame = pl.DataFrame({"k": random.integers(0, 5, 1000), "x": x})
     data = write_parts(frame, tuple(range(0, 1000, 1000 // parts))[1:], tmp_path)
-    op = ops.Groupby(groupby_cols="k", aggs={"x": ["median", "sum"]})
+    op = ops.Groupby(groupby_cols="k", aggs={"x": ["median", "q10", "q99.5", "sum"]})
     got = fl.Workflow(["k", "x"] >> op).fit(data).transform(data).collect()
     assert got["k"].to_list() == frame["k"].unique(maintain_order=True).to_list()
-    for key, median, total in got.rows():
+    for key, median, low, high, total in got.rows():
         own = frame.filter(pl.col("k") == key)["x"].to_numpy()
         assert median == np.median(own)
+        assert [low, high] == np.quantile(own, [0.1, 0.995]).tolist()
         assert total == math.fsum(own)
 
 

@@ -115,6 +115,12 @@ def test_sums_are_exact(values: list[float], dtype: pl.DataType, total: float, m
     assert got.row(0) == (total, mean, var)
 
 
+@pytest.mark.parametrize("name", ["q101", "q-1", "q", "q1e1", "quantile"])
+def test_what_is_no_quantile_is_told_what_is(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)no statistic `.*(q25, q99\.5|did you mean)"):
+        ops.JoinGroupby(cont_cols="x", stats=name)
+
+
 @pytest.mark.parametrize("parts", [1, 2, 7, 50])
 def test_medians_are_those_of_numpy_for_any_cut(parts: int) -> None:
     random = np.random.default_rng(0)
@@ -124,6 +130,18 @@ def test_medians_are_those_of_numpy_for_any_cut(parts: int) -> None:
     pieces = [op.partial(part.lazy(), ("k",)).collect() for part in cut(frame, range(0, 1000, 1000 // parts))]
     fitted = op.finish(op.merge(pieces))
     assert fitted.apply(frame.head(1).lazy(), ("k",)).collect()["k_x_median"].item() == np.float32(np.median(x))
+
+
+def test_quantiles_are_those_of_numpy_for_every_key() -> None:
+    random = np.random.default_rng(0)
+    frame = pl.DataFrame({"k": random.integers(0, 20, 600), "x": random.lognormal(0, 4, 600)})
+    shares = {"q0": 0, "q2": 0.02, "q33.3": 0.333, "q50": 0.5, "q99.5": 0.995, "q100": 1}
+    fitted = fl.Workflow(["k"] >> ops.JoinGroupby(cont_cols="x", stats=[*shares, "median"])).fit(fl.Dataset(frame))
+    for (key,), own in frame.group_by("k"):
+        want = [*np.quantile(own["x"], list(shares.values())), np.median(own["x"])]
+        found = fitted.transform(pl.DataFrame({"k": [key]})).row(0)
+        assert list(found) == np.float32(want).tolist()
+        assert tuple(fitted.online()({"k": key}).values()) == found
 
 
 def test_unseen_and_null_keys_count_zero_and_have_no_statistics() -> None:
@@ -220,8 +238,8 @@ def test_any_cut_gives_the_same_bits(rows: list[tuple[str | None, float | None]]
         x = [x for k, x in rows if k == key and x is not None and x == x]
         row = table.filter(pl.col("key0") == key).to_dicts()[0]
         assert row["count"] == sum(k == key for k, _ in rows)
-        assert row["nunique0"] == len(set(x))
+        assert row["nunique_0"] == len(set(x))
         if x:
-            assert row["sum0"] == (math.inf if math.inf in x else math.fsum(x))
-            assert (row["min0"], row["max0"]) == (min(x), max(x))
-            assert row["median0"] == np.float32(np.median(x))
+            assert row["sum_0"] == (math.inf if math.inf in x else math.fsum(x))
+            assert (row["min_0"], row["max_0"]) == (min(x), max(x))
+            assert row["median_0"] == np.float32(np.median(x))

@@ -10,7 +10,7 @@ import polars as pl
 
 from falconet.compute.executor import ROW
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError, suggest
-from falconet.etl import moments
+from falconet.etl import moments, quantiles
 from falconet.etl.op import OPS, KeyedOp, Rows, as_tuple, freeze
 from falconet.etl.table import one_value, one_zero
 from falconet.schema import Column, Tag
@@ -18,7 +18,6 @@ from falconet.schema import Column, Tag
 AGGS = ("list", "first", "last", "count", "nunique", "sum", "mean", "std", "var", "median", "min", "max")
 _SQUARES = {"std", "var"}
 _SUMS = {"sum", "mean"} | _SQUARES
-_NUMBERS = _SUMS | {"median"}
 _OF_ANY = {"first", "last"}  # of lists, too
 _FIRST = "__first__"
 
@@ -37,7 +36,8 @@ class Groupby(KeyedOp):
     count        Int64    how many values there are
     nunique      Int64    how many different ones
     sum          Int64 for integers and Booleans (DataError where it does not fit), Float64 for floats
-    mean, std, var, median   Float64; std and var have ddof 1 and are null for a single value
+    mean, std, var   Float64; std and var have ddof 1 and are null for a single value
+    median, q25, q99.5, ...   Float64: what half, or so many percent, of the values are below (as numpy's quantiles)
     min, max     of the column's own type
 
     For all but the first two lines nulls and NaN are no values; a key without values gets nulls (counts: 0). Sums are
@@ -60,8 +60,10 @@ class Groupby(KeyedOp):
             raise ConfigError("Groupby has no `groupby_cols`", hint="name the columns of the key")
         for aggs in self.aggs.values() if isinstance(self.aggs, Mapping) else [self.aggs]:
             for agg in aggs:
-                if agg not in AGGS:
-                    raise ConfigError(f"Groupby has no aggregation `{agg}`", hint=suggest(agg, AGGS))
+                if agg not in AGGS and quantiles.share_of(agg) is None:
+                    raise ConfigError(
+                        f"Groupby has no aggregation `{agg}`", hint=suggest(agg, (*AGGS, *quantiles.EXAMPLES))
+                    )
             if not aggs or len(set(aggs)) < len(aggs):
                 raise ConfigError(f"Groupby aggs={list(aggs)}", hint="name each aggregation of a column once")
 
@@ -147,7 +149,7 @@ def _check(name: str, dtype: pl.DataType, aggs: Sequence[str]) -> None:
     for agg in aggs:
         if dtype.is_nested() and agg not in _OF_ANY:
             raise SchemaError(f"Groupby cannot make the {agg} of `{name}`, which is {dtype}", hint="first and last can")
-        if agg in _NUMBERS and not moments.is_summable(dtype):
+        if _is_number(agg) and not moments.is_summable(dtype):
             raise SchemaError(f"Groupby cannot make the {agg} of `{name}`, which is {dtype}", hint="cast it to numbers")
 
 
@@ -163,10 +165,15 @@ def _aggregated(x: pl.Expr, agg: str) -> pl.Expr:
         return x.count().cast(pl.Int64)
     if agg == "nunique":
         return x.drop_nulls().n_unique().cast(pl.Int64)
-    if agg == "median":
+    if (share := quantiles.share_of(agg)) is not None:
         number = x.cast(pl.Float64)
-        return (number.quantile(0.5, "lower") + number.quantile(0.5, "higher")) / 2
+        low, high = number.quantile(share, "lower"), number.quantile(share, "higher")
+        return quantiles.between(agg, low, high, (x.count() - 1) * share % 1)
     return {"list": x, "first": x.first(), "last": x.last(), "min": x.min(), "max": x.max()}[agg]
+
+
+def _is_number(agg: str) -> bool:
+    return agg in _SUMS or quantiles.share_of(agg) is not None
 
 
 def _summed(rows: pl.LazyFrame, name: str, *, integer: bool, squares: bool) -> pl.LazyFrame:
@@ -180,7 +187,7 @@ def _described(agg: str, column: Column, made: Column) -> Column:
     """What an aggregation of a column is: values of the same kind, or a number."""
     if agg in ("count", "nunique"):
         return replace(made, nullable=False, tags=made.tags | {Tag.CONTINUOUS})
-    if agg in _NUMBERS:
+    if _is_number(agg):
         return replace(made, tags=made.tags | {Tag.CONTINUOUS})
     tags = column.tags - {Tag.ID} | {Tag.SEQUENCE} if agg == "list" else column.tags
     nullable = column.nullable and agg != "list"

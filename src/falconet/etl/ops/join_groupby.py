@@ -16,7 +16,6 @@ from falconet.etl.table import one_value, one_zero
 STATS = ("count", "nunique", "sum", "mean", "std", "var", "min", "max", "median")
 _SQUARES = {"std", "var"}
 _SUMS = {"sum", "mean"} | _SQUARES
-_NUMBERS = _SUMS | {"median"}
 
 
 @OPS.register()
@@ -29,12 +28,13 @@ class JoinGroupby(keys.KeyedStatistic):
 
     nunique   Int64    how many different values
     sum       Int64 for integers and Booleans (DataError where it does not fit), Float64 for floats
-    mean, std, var, median   Float32; std and var have ddof 1 and are null for a single value
+    mean, std, var   Float32; std and var have ddof 1 and are null for a single value
+    median, q25, q99.5, ...   Float32: what half, or so many percent, of the values are below (as numpy's quantiles)
     min, max  of the column's own type
 
     Nulls and NaN in `cont_cols` are no values; a key that has none gets nulls (nunique 0). A key that the fit did not
     see, or that is null or NaN in one of its columns, has the count (and nunique) 0 and nulls. Sums are exact: the same
-    bits however the data was cut. Of a key with more than a million different values the median is at most 0.1 % off.
+    bits however the data was cut. Of a key with more than a million different values quantiles are at most 0.1 % off.
     The key itself does not come out.
     """
 
@@ -45,8 +45,10 @@ class JoinGroupby(keys.KeyedStatistic):
     def __post_init__(self) -> None:
         freeze(self, stats=as_tuple(self.stats))
         for stat in self.stats:
-            if stat not in STATS:
-                raise ConfigError(f"JoinGroupby has no statistic `{stat}`", hint=suggest(stat, STATS))
+            if stat not in STATS and quantiles.share_of(stat) is None:
+                raise ConfigError(
+                    f"JoinGroupby has no statistic `{stat}`", hint=suggest(stat, [*STATS, "q25", "q99.5"])
+                )
         if not self.stats or len(set(self.stats)) < len(self.stats):
             raise ConfigError(f"JoinGroupby stats={list(self.stats)}", hint="name each statistic once")
         asked = [stat for stat in self.stats if stat != "count"]
@@ -67,14 +69,14 @@ class JoinGroupby(keys.KeyedStatistic):
         key = self.name_sep.join(group)
         made = {self.name_sep.join((key, "count")): "count"} if "count" in self.stats else {}
         for i, cont in enumerate(self.conts):
-            made |= {self.name_sep.join((key, cont, stat)): f"{stat}{i}" for stat in self.stats if stat != "count"}
+            made |= {self.name_sep.join((key, cont, stat)): f"{stat}_{i}" for stat in self.stats if stat != "count"}
         return made
 
     def partial(self, frame: pl.LazyFrame, group: Group) -> pl.LazyFrame:
         one_value(frame, self.conts, "JoinGroupby")
         types = frame.select(self.conts).collect_schema()
         for name, dtype in types.items():
-            if (asked := _NUMBERS & set(self.stats)) and not moments.is_summable(dtype):
+            if (asked := _SUMS & set(self.stats) | set(self._shares)) and not moments.is_summable(dtype):
                 raise SchemaError(
                     f"JoinGroupby cannot make the {min(asked)} of `{name}`, which is {dtype}", hint="cast it to numbers"
                 )
@@ -105,28 +107,36 @@ class JoinGroupby(keys.KeyedStatistic):
         for number, (kind, i) in enumerate(self._parts):
             own = keys.part_of(state, number, self._columns(kind, i, by))
             if kind == "rows":
-                table = own
+                table = own.rename(
+                    {f"{end}{j}": f"{end}_{j}" for j in range(len(self.conts)) for end in ("min", "max")}
+                )
                 continue
             if kind == "sums":
                 integer = "sum" in self.stats and moments.is_integer(state.schema[f"min{i}"])
                 made = moments.finish(own, by, integer=integer, where=f"the sum of `{self.conts[i]}`").drop("count")
             elif kind == "counts":
-                made = quantiles.medians(own, by)
+                made = quantiles.of_keys(own, self._shares, by)
             else:
                 made = own.group_by(by).agg(pl.len().cast(pl.Int64).alias("nunique"))
-            named = made.rename({name: f"{name}{i}" for name in made.columns if name not in by})
+            named = made.rename({name: f"{name}_{i}" for name in made.columns if name not in by})
             table = table.join(named, on=by, how="left", maintain_order="left")
         table = table.with_columns(
-            pl.col(r"^(mean|std|var|median)\d+$").cast(pl.Float32), pl.col(r"^nunique\d+$").fill_null(0)
+            pl.col(r"^(mean|std|var|median|q[\d.]+)_\d+$").cast(pl.Float32), pl.col(r"^nunique_\d+$").fill_null(0)
         )
         counts = [name for name in table.columns if name == "count" or name.startswith("nunique")]
         return keys.KeyTable(plan=self, table=table, missing=dict.fromkeys(counts, 0))
 
     @property
+    def _shares(self) -> dict[str, float]:
+        """The quantiles among the statistics, the median too."""
+        shares = {stat: quantiles.share_of(stat) for stat in self.stats}
+        return {stat: share for stat, share in shares.items() if share is not None}
+
+    @property
     def _parts(self) -> list[tuple[str, int]]:
         """The states in a state, each with the number of its column."""
         asked = set(self.stats)
-        wanted = {"sums": _SUMS, "counts": {"median"}, "values": {"nunique"}}
+        wanted = {"sums": _SUMS, "counts": set(self._shares), "values": {"nunique"}}
         kinds = [kind for kind, stats in wanted.items() if stats & asked]
         return [("rows", 0), *((kind, i) for i in range(len(self.conts)) for kind in kinds)]
 

@@ -107,7 +107,7 @@ def main_with(app: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM")
 def test_a_stopped_command_takes_its_private_files_with_it() -> None:
     done = main_with(
-        "import os, signal; from falconet.etl.sources import private_folder; "
+        "import os, signal; from falconet.io.private import private_folder; "
         "print(private_folder(), flush=True); os.kill(os.getpid(), signal.SIGTERM)"
     )
     assert done.returncode == 143, done.stderr

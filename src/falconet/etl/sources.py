@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
-import shutil
-import tempfile
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +23,7 @@ from falconet.etl.paths import Found, find, find_list
 from falconet.etl.text_files import TextFormat, infer_csv, read_csv
 from falconet.etl.types import element
 from falconet.etl.widen import say_type, widest
+from falconet.io.private import private_folder
 from falconet.progress import progress
 
 _TEXT = "how text is written (separator, encoding, has_header, null_values, quote) is said of CSV files only"
@@ -220,29 +217,6 @@ def _fields(dtype: pl.DataType) -> Iterator[str]:
         for field in dtype.fields:
             yield field.name
             yield from _fields(field.dtype if isinstance(field.dtype, pl.DataType) else field.dtype())
-
-
-_root: tuple[int, Path] | None = None
-
-
-def private_folder() -> Path:
-    """A new folder of this process outside the working directory (TMPDIR says where), removed when the process ends.
-
-    Not sooner: a lazy frame or a part may outlive the data set it came from.
-    """
-    global _root
-    pid = os.getpid()
-    if _root is None or _root[0] != pid:
-        _root = pid, Path(tempfile.mkdtemp(prefix="falconet-"))
-        atexit.register(_remove, *_root)
-    folder = _root[1] / uuid.uuid4().hex
-    folder.mkdir()
-    return folder
-
-
-def _remove(pid: int, folder: Path) -> None:
-    if pid == os.getpid():  # not in a fork
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _first_line(error: Exception) -> str:

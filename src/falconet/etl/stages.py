@@ -20,8 +20,8 @@ from falconet.compute.exchange import Source, Transform, exchange
 from falconet.compute.executor import ROW, Executor, Part, reading
 from falconet.etl.op import KeyedOp
 from falconet.etl.plan import Bound, Described, Given, Plan, Ref, Step, apply, asks_row, label, run
-from falconet.etl.sources import private_folder
 from falconet.etl.table import plain
+from falconet.io.private import private_folder
 from falconet.progress import progress
 from falconet.schema import Column
 

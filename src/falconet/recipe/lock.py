@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from falconet.errors import ArtifactError
+from falconet.io.lock import take
 
 
 @contextmanager
@@ -22,25 +22,10 @@ def locked(folder: Path) -> Iterator[None]:
             f"`{folder}` cannot be worked in: {error.strerror}", hint="choose another --out, a folder you may write to"
         ) from error
     try:
-        if not _take(handle):
+        if not take(handle):
             raise ArtifactError(
                 f"another falconet is working in `{folder}`", hint="wait for it, or choose another --out"
             )
         yield
     finally:
         os.close(handle)
-
-
-def _take(handle: int) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -1,0 +1,23 @@
+"""Locks on files, which the system drops when their process dies, however it dies."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def take(handle: int) -> bool:
+    """Lock an open file until it is closed; whether that could be done, or another process has it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(handle, 0, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -21,7 +21,7 @@ _BLOCK = 1024  # rows whose sums a kernel makes at once
 
 class BatchNorm(nn.BatchNorm1d):
     """`nn.BatchNorm1d`, 2d and 3d over the rows of all processes; equal to them on one. [B, C] or [B, C, ...], float32;
-    while it trains on one process, [B, C] of bfloat16 stays that.
+    while it trains, [B, C] of bfloat16 stays that.
 
     A process may have any number of rows, also none. A global batch of a single row has no spread: it is normalised
     by the running statistics, which it leaves alone.
@@ -32,14 +32,14 @@ class BatchNorm(nn.BatchNorm1d):
             raise ValueError(f"BatchNorm takes [rows, {self.num_features} channels, ...], not {list(x.shape)}")
         with torch.autocast(x.device.type, enabled=False):
             if x.dim() == 2:
-                return super().forward(x) if self._stays_narrow(x) else self._normalise(x.float())
+                return self._normalise(x if self._stays_narrow(x) else x.float())
             places = x.float().movedim(1, -1)  # each place of an image counts as a row
             return self._normalise(places.reshape(-1, self.num_features)).view(places.shape).movedim(-1, 1)
 
     def _stays_narrow(self, x_BC: Tensor) -> bool:
-        """Whether torch's kernel takes bfloat16 as it is; statistics and arithmetic are float32 there as well."""
-        wide = self.running_mean is None or self.running_mean.dtype == torch.float32
-        return x_BC.dtype == torch.bfloat16 and wide and self.training and len(x_BC) > 1 and not is_shared()
+        """Whether torch's kernels take bfloat16 as it is; statistics and arithmetic are float32 there as well."""
+        wide = self.weight is not None and self.weight.dtype == torch.float32
+        return x_BC.dtype == torch.bfloat16 and wide and self.training
 
     def _normalise(self, x_BC: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None:
@@ -75,7 +75,7 @@ def _statistics(x_BC: Tensor) -> tuple[int, Tensor, Tensor]:
     """Rows, mean and (biased) variance of the global batch, from every process's own."""
     mine = _merge(*_of_blocks(x_BC))
     rows, mean_C, squares_C = _merge(*torch.split(from_all(torch.cat(mine)), [1, *[x_BC.shape[1]] * 2], dim=1))
-    return int(rows), mean_C.to(x_BC.dtype), (squares_C / rows).to(x_BC.dtype)
+    return int(rows), mean_C.float(), (squares_C / rows).float()
 
 
 def _of_blocks(x_BC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,14 +83,14 @@ def _of_blocks(x_BC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     A kernel adds up row after row, so that what it loses grows with their number.
     """
-    if x_BC.is_cuda or not len(x_BC):
-        variance_C, mean_C = torch.var_mean(x_BC, 0, correction=0) if len(x_BC) else [x_BC.new_zeros(x_BC.shape[1])] * 2
-        found = [(mean_C, variance_C)]
-        rows_N = x_BC.new_tensor([len(x_BC)], dtype=torch.float64)
+    blocks = [block for block in _blocks(x_BC) if len(block)]
+    if x_BC.is_cuda:
+        found = [torch.var_mean(block.float(), 0, correction=0)[::-1] for block in blocks]
     else:
-        blocks = torch.split(x_BC.contiguous(), _BLOCK)
-        found = [torch.batch_norm_update_stats(block, None, None, 0.0) for block in blocks]
-        rows_N = torch.tensor([len(block) for block in blocks], dtype=torch.float64)
+        found = [torch.batch_norm_update_stats(block.float(), None, None, 0.0) for block in blocks]
+    if not blocks:
+        found = [(torch.zeros(x_BC.shape[1], device=x_BC.device),) * 2]
+    rows_N = torch.tensor([len(block) for block in blocks] or [0], dtype=torch.float64, device=x_BC.device)
     means_NC, variances_NC = (torch.stack(some).double() for some in zip(*found, strict=True))
     return rows_N.unsqueeze(1), means_NC, variances_NC * rows_N.unsqueeze(1)
 
@@ -132,7 +132,9 @@ class _Normalise(torch.autograd.Function):
         each_C = scale_C if weight_C is None else scale_C * weight_C
         slope_C = each_C * scale_C * total_2C[1] / -ctx.rows
         constant_C = each_C * total_2C[0] / -ctx.rows - slope_C * mean_C
-        dx_BC = torch.addcmul(constant_C, x_BC, slope_C).addcmul_(dy_BC, each_C)
+        dx_BC = torch.empty_like(x_BC, memory_format=torch.contiguous_format)
+        for dx, dy, x in zip(_blocks(dx_BC), _blocks(dy_BC), _blocks(x_BC), strict=True):
+            dx.copy_(torch.addcmul(constant_C, x.float(), slope_C).addcmul_(dy.float(), each_C))
         if weight_C is None:
             return dx_BC, None, None, None, None, None, None
         return dx_BC, mine_2C[1], mine_2C[0], None, None, None, None
@@ -141,11 +143,15 @@ class _Normalise(torch.autograd.Function):
 def _sums(dy_BC: Tensor, x_BC: Tensor, mean_C: Tensor, variance_C: Tensor, eps: float) -> Tensor:
     """The sums, over the rows of this process, of dy and of dy (x - mean) / deviation: [2, C]."""
     ones_C, total_2C = torch.ones_like(mean_C), mean_C.new_zeros(2, len(mean_C), dtype=torch.float64)
-    size = len(x_BC) if x_BC.is_cuda else _BLOCK
-    for dy, x in zip(torch.split(dy_BC, max(size, 1)), torch.split(x_BC, max(size, 1)), strict=True):
+    for dy, x in zip(_blocks(dy_BC), _blocks(x_BC), strict=True):
         if len(x):
             _, products_C, sums_C = torch.ops.aten.native_batch_norm_backward(
-                dy, x, ones_C, mean_C, variance_C, None, None, False, eps, [False, True, True]
+                dy.float(), x.float(), ones_C, mean_C, variance_C, None, None, False, eps, [False, True, True]
             )
             total_2C += torch.stack([sums_C, products_C])
     return total_2C.to(mean_C.dtype)
+
+
+def _blocks(x_BC: Tensor) -> tuple[Tensor, ...]:
+    """Rows that fit into a processor's cache; on a GPU all of them."""
+    return torch.split(x_BC.contiguous(), max(len(x_BC), 1) if x_BC.is_cuda else _BLOCK)

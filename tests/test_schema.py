@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from falconet.errors import ColumnNotFoundError, SchemaError
@@ -14,6 +16,16 @@ AGE = Column(name="age", dtype="float32", list=3, tags=frozenset({Tag.USER, Tag.
 def test_a_schema_survives_json() -> None:
     schema = Schema((GENRES, AGE))
     assert Schema.from_json(schema.to_json()) == schema
+
+
+def test_a_schema_prints_as_a_table() -> None:
+    watched = replace(GENRES, name="watched", domain="genres")
+    assert str(Schema((GENRES, AGE, watched))).splitlines() == [
+        "column   type        tags                  codes",
+        "genres   int32[]     categorical item      24",
+        "age      float32[3]  continuous mine user",
+        "watched  int32[]     categorical item      24 of genres",
+    ]
 
 
 def test_select_wants_all_tags() -> None:

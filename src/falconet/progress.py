@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 _quiet = False
@@ -25,6 +25,13 @@ def note(message: str) -> None:
     if not _quiet:
         sys.stderr.write(message + "\n")
         sys.stderr.flush()
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """A table as text: every line's cells under those of the line before."""
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
 
 
 class Task:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from falconet.errors import ColumnNotFoundError, SchemaError, suggest
+from falconet.progress import aligned
 
 FORMAT = 1
 FOOTER_KEY = b"falconet.schema"
@@ -136,6 +137,17 @@ class Schema:
             if column.name in self._by_name:
                 raise SchemaError(f"schema has two columns `{column.name}`")
             self._by_name[column.name] = column
+
+    def __str__(self) -> str:
+        """A line per column: its name and type, its tags, and of codes how many there are and in which table."""
+        lines = [("column", "type", "tags", "codes")]
+        for c in self.columns:
+            shape = "" if c.list is None else f"[{c.list if isinstance(c.list, int) else ''}]"
+            codes = "" if c.cardinality is None else f"{c.cardinality:,}"
+            if c.table != c.name:
+                codes = f"{codes} of {c.table}".lstrip()
+            lines.append((c.name, c.dtype + shape, " ".join(sorted(c.tags)), codes))
+        return aligned(lines)
 
     @property
     def names(self) -> tuple[str, ...]:

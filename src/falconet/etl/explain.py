@@ -15,6 +15,7 @@ from falconet.etl.fit import Inputs, Regroup, bind_step, schedule
 from falconet.etl.op import Group, KeyedOp, StatOp
 from falconet.etl.plan import Described, Given, Plan, Ref, Step, apply, numbered, run
 from falconet.etl.table import plain
+from falconet.progress import aligned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +54,12 @@ class Explanation:
     def __str__(self) -> str:
         head = ("step", "operator", "columns", "pass", "rows", "fit s", "transform s", "columns MB", "state MB")
         lines = [head, *(_cells(cost) for cost in self.steps)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        table = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines]
         seconds = sum(cost.seconds + cost.fit_seconds for cost in self.steps)
         note = f"{self.tried:,} of {self.rows:,} rows tried in {seconds:.2f} s"
         passes = "1 pass" if self.passes == 1 else f"{self.passes} passes"
         keys = "1 regrouping" if self.regroupings == 1 else f"{self.regroupings} regroupings"
         plan = f"fit: {passes} over the data, {keys} by key"
-        return "\n".join([*table, note, plan])
+        return "\n".join([aligned(lines), note, plan])
 
 
 def explain(plan: Plan, parts: Sequence[Source], inputs: Inputs, tried: int) -> Explanation:

@@ -51,7 +51,8 @@ def test_minus_and_brackets_select() -> None:
 def test_columns_by_tag_and_all_columns() -> None:
     assert names(fl.ColumnSelector(tags=[Tag.ITEM]) >> ops.Categorify()) == ["b", "c"]
     assert names(fl.ColumnSelector(tags=["item", "user"])) == ["a", "b", "c"]
-    assert names(fl.ColumnSelector("*") - ["d"]) == ["a", "b", "c"]
+    assert names(fl.ColumnSelector("*") - ["d"]) == names(fl.ColumnSelector(["*"]) - ["d"]) == ["a", "b", "c"]
+    assert names(["*"] >> ops.Categorify()) == ["a", "b", "c", "d"]
     with pytest.raises(ColumnNotFoundError, match="the data has no columns tagged session"):
         names(fl.ColumnSelector(tags="session"))
 

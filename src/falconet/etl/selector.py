@@ -100,7 +100,8 @@ class ColumnSelector(Node):
     tags: Any = ()
 
     def __post_init__(self) -> None:
-        names = self.names if self.names == "*" else checked_names(self.names)
+        every = self.names == "*" or (isinstance(self.names, (list, tuple)) and list(self.names) == ["*"])
+        names = "*" if every else checked_names(self.names)
         tags = (self.tags,) if isinstance(self.tags, str) else tuple(self.tags)
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "tags", tuple(sorted(str(tag) for tag in tags)))

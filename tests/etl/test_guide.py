@@ -23,7 +23,7 @@ OURS = {name: op for name, op in ops.OPS.items() if op.__module__.startswith("fa
 
 def test_the_guide_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     program = "\n".join(
         [*blocks, "print(row)", "print(table.rows())", "print(back['user'].to_list())", "print(more.rows)"]
     )
@@ -41,7 +41,8 @@ def test_the_guide_runs(tmp_path: Path) -> None:
     assert table == "[(4, 'ann', 3), (5, 'bob', 2), (6, 'cid', 1)]"
     assert back == "['ann', 'bob', 'ann', 'cid', 'bob', 'ann']"
     assert more == "8"
-    assert pl.read_parquet(tmp_path / "features" / "*.parquet").height == 6
+    rows = {folder.name: pl.read_parquet(folder / "*.parquet").height for folder in (tmp_path / "features").iterdir()}
+    assert rows == {"all": 6, "train": 3, "valid": 1, "test": 2}
 
 
 def test_the_guide_names_every_operator() -> None:

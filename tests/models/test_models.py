@@ -61,7 +61,10 @@ class TestMLP:
         assert model.eval().loss(example_batch()).tolist() == pytest.approx([math.log(2)] * 24)
 
     def test_a_column_it_does_not_have_is_named(self) -> None:
-        with pytest.raises(ColumnNotFoundError, match="schema has no column `ages`\n\nhint: did you mean `age`"):
+        with pytest.raises(
+            ColumnNotFoundError,
+            match=r"MLP columns=\['ages'\]: the data has no column `ages`\n\nhint: did you mean `age`",
+        ):
             MLP.from_schema(EXAMPLE, MLP.Config(columns=("ages",)))
 
     def test_without_a_target_it_predicts_and_says_why_it_cannot_learn(self) -> None:

@@ -87,6 +87,9 @@ class Ranker(Model):
         """The categorical, continuous and `embedding` columns of the settings, or all there are."""
         who, wanted = type(self).__name__, self.config.columns
         known = schema.without_tags(Tag.TARGET, Tag.WEIGHT)
+        for name in wanted or ():
+            if name not in known:
+                raise ColumnNotFoundError.of(name, known.names, where=f"{who} columns={list(wanted or ())}: the data")
         chosen = known if wanted is None else known.only(wanted)
         columns = Schema(tuple(c for c in chosen if {Tag.CATEGORICAL, Tag.CONTINUOUS, Tag.EMBEDDING} & c.tags))
         if wanted is not None and len(columns) < len(chosen):

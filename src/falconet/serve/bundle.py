@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 from falconet.config import from_plain, to_plain
 from falconet.errors import ArtifactError, ConfigError
 from falconet.etl.workflow import FittedWorkflow
-from falconet.io.artifact import Manifest, read_artifact, read_manifest, write_artifact
+from falconet.io.artifact import MANIFEST, Manifest, read_artifact, read_manifest, write_artifact
 from falconet.models.base import Model, Retriever
 from falconet.models.store import load_model
 from falconet.retrieval.candidates import CandidateRows
@@ -86,6 +86,8 @@ def load_bundle(path: str | Path) -> Bundle:
     try:
         manifest = read_artifact(path, KIND)
     except ArtifactError as error:
+        if (path / KIND / MANIFEST).is_file():
+            raise ArtifactError(f"no bundle at `{path}`", hint=f"did you mean `{path / KIND}`?") from error
         if path.exists():
             raise
         hint = "`falconet run RECIPE --out work` makes `work/bundle`"

@@ -49,6 +49,13 @@ def from_plain(kind: type[T], data: Any, *, where: str = "config") -> T:
     return kind(**values)
 
 
+def check_types(settings: Any) -> None:
+    """Raise ConfigError for a field of a dataclass that holds something else than its type says."""
+    hints = typing.get_type_hints(type(settings))
+    for f in dataclasses.fields(settings):
+        _convert(hints[f.name], getattr(settings, f.name), f.name)
+
+
 def config_hash(value: Any) -> str:
     """SHA-256 of the canonical JSON of a config or of plain values."""
     text = json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)

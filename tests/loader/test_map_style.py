@@ -100,6 +100,8 @@ def test_the_state_tells_other_data_and_settings() -> None:
 def test_what_is_no_map_of_pairs_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"has no length or no `\[i\]`"):
         MapLoader(iter([1]), batch_size=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"not a DataLoader\n\nhint: MapLoader\.of\(loader\)"):
+        MapLoader(DataLoader(Squares()), batch_size=1)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"the rows of TensorDataset are not pairs \(X, y\)"):
         next(MapLoader(TensorDataset(torch.zeros(3)), batch_size=1).batches())
     with pytest.raises(ConfigError, match="`rank` must be from 0 to 0"):

@@ -18,6 +18,7 @@ from falconet.errors import ConfigError
 from falconet.loader import modes
 from falconet.loader.loader import Loader, Memory
 from falconet.loader.modes import choose, deliver
+from falconet.loader.source import Source
 from falconet.train.runtime import Runtime
 
 Make = Callable[..., Path]
@@ -195,3 +196,24 @@ def test_a_gpu_gets_the_same_batches(numbered_folder: Make, memory: Memory) -> N
             y = a.features[name]
             for t, u in zip(tensors, (y.values, y.offsets) if isinstance(y, Ragged) else (y,), strict=True):
                 assert torch.equal(t.cpu(), u)
+
+
+def test_a_loader_that_moves_gives_its_batches_there_and_keeps_its_rows_where_it_was_already(
+    numbered_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    fill = Source.fill
+    monkeypatch.setattr(Source, "fill", lambda self, table, group: (read.append(group), fill(self, table, group)))
+    loader = Loader(numbered_folder([12, 8]), batch_size=8, memory="memory")
+
+    def device_of_an_epoch() -> set[str]:
+        return {x.device.type for batch in loader.batches() for x in batch.features.values() if isinstance(x, Tensor)}
+
+    assert device_of_an_epoch() == {"cpu"}
+    groups = len(read)
+    loader.move_to("cpu")
+    assert device_of_an_epoch() == {"cpu"}
+    assert len(read) == groups > 0
+    loader.move_to("meta")
+    assert device_of_an_epoch() == {"meta"}
+    assert len(read) == 2 * groups

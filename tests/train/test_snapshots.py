@@ -40,7 +40,7 @@ def test_a_run_leaves_a_whole_folder(data: Path, tmp_path: Path) -> None:
     manifest = read_artifact(tmp_path / "run", "run")
     assert manifest.extra["step"] == "abc"
     assert files(tmp_path / "run") == {
-        "config.json", "metrics.jsonl", "run.jsonl", "last.json", "manifest.json",
+        "config.json", "metrics.jsonl", "run.jsonl", "last.json", "lock", "manifest.json",
         "model/config.json", "model/manifest.json", "model/model.safetensors",
         "snapshots/00000020/manifest.json", "snapshots/00000020/model.safetensors", "snapshots/00000020/state.json",
         "snapshots/00000020/tables-0.safetensors", "snapshots/00000020/optimizer.safetensors",

@@ -15,6 +15,7 @@ from falconet.batch import Batch
 from falconet.errors import ConfigError, DataError
 from falconet.metrics.binary import BinaryMetrics
 from falconet.train.parallel import share_batchnorm
+from falconet.train.runtime import Runtime
 from falconet.train.trainer import TrainConfig, Trainer
 from train.workers import SGD, Each, Line, Net, Rows, Worse, config, line_batch, loader, net, same, weights
 
@@ -243,3 +244,19 @@ def test_a_stop_is_heard_when_losses_are_looked_at(data: Path, tmp_path: Path) -
         Trainer(config(epochs=3), tmp_path / "run", callbacks=[Each(ask)]).fit(net(), loader(data))
     # Step 2 is looked at after step 7, the request goes with step 8, which is looked at with the epoch's last.
     assert [path.name for path in (tmp_path / "run/snapshots").iterdir()] == ["00000010"]
+
+
+def test_loaders_that_can_put_batches_on_the_device_do() -> None:
+    class Moves(Rows):
+        device: torch.device | None = None
+
+        def move_to(self, device: torch.device) -> None:
+            self.device = device
+
+    train, valid, test = (Moves([line_batch()]) for _ in range(3))
+    runtime = Runtime()
+    trainer = Trainer(SGD, runtime=runtime)
+    model = Line()
+    trainer.fit(model, train, valid)
+    trainer.evaluate(model, test)
+    assert [loader.device for loader in (train, valid, test)] == [runtime.device] * 3

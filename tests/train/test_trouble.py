@@ -38,6 +38,39 @@ def spoilt(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "what"),
+    [("item", 30, "`item` holds the id 30, its table has the rows 0 to 29"), ("item", -1, "`item` holds the id -1"),
+     ("genres", [2, 2**30], "`genres` holds the id 1073741824")],
+)  # fmt: skip
+@pytest.mark.parametrize("in_training", [True, False])
+def test_an_id_that_no_table_has_is_named_with_its_row(
+    tmp_path: Path, data: Path, column: str, value: object, what: str, in_training: bool
+) -> None:
+    folder = write_rows(tmp_path / "beyond", (200, 120))
+    table = pq.read_table(folder / "part_1.parquet")
+    columns = {name: table[name].to_pylist() for name in SCHEMA.names}
+    columns[column][7] = value
+    pq.write_table(pa.table(columns, schema=table.schema), folder / "part_1.parquet")
+    beyond, good = Loader(folder, batch_size=32), loader(data)
+    with pytest.raises(DataError) as error:
+        Trainer(config()).fit(net(), *((beyond, good) if in_training else (good, beyond)))
+    assert f"at step 7 of epoch 1: column {what}" in error.value.args[0]
+    assert error.value.hint is not None
+    assert error.value.hint.startswith(
+        f"`{column}` is out of this range in 1 of its 32 rows, the first from row 7 of row group 0 of `{folder}"
+    )
+
+
+def test_another_index_error_is_left_alone(data: Path) -> None:
+    class Short(Net):
+        def loss(self, batch: Batch) -> Tensor:
+            return [super().loss(batch)][batch.rows]
+
+    with pytest.raises(IndexError, match="list index out of range"):
+        Trainer(config()).fit(Short(), loader(data))
+
+
 def test_a_value_that_is_no_number_is_named_with_its_row_and_the_last_snapshot_stays(
     spoilt: Path, tmp_path: Path
 ) -> None:

@@ -6,8 +6,11 @@ import os
 import sys
 
 
-def take(handle: int) -> bool:
-    """Lock an open file until it is closed; whether that could be done, or another process has it."""
+def take(handle: int, *, without_locks: bool = False) -> bool:
+    """Lock an open file until it is closed; whether that could be done, or another process has it.
+
+    `without_locks`: the answer where the file system knows no locks, as some of a network do not.
+    """
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -18,6 +21,8 @@ def take(handle: int) -> bool:
             import fcntl
 
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except (BlockingIOError, PermissionError):
         return False
+    except OSError:
+        return without_locks
     return True

@@ -39,7 +39,5 @@ class LightningData(LightningDataModule):  # type: ignore[misc]
         return batch.to(device)
 
     def _on_device(self, loader: Loader) -> Loader:
-        device = self.trainer.strategy.root_device
-        if device != loader.device:
-            loader.move_to(device)
+        loader.move_to(self.trainer.strategy.root_device)
         return loader

@@ -114,17 +114,18 @@ class Loader:
         self._runtime = runtime
         self._memory, self._budget = memory, None if budget is None else parse_size(budget)
         self._kept: tuple[range, Kept] | None = None
+        self._chosen: Choice | None = None
         self._told = False
         self._workers = 1  # of this process, each of which keeps columns of its own
         self._epoch = self._step = 0
         self._resumed = False
-        self.move_to(device or (runtime.device if runtime else "cpu"))
+        self._device = parse_device(device or (runtime.device if runtime else "cpu"))
 
     def move_to(self, device: str | torch.device) -> None:
-        """From the next call of `batches` on, batches come out on this device."""
-        self._device = parse_device(device)
-        self._kept = None
-        self._chosen: Choice | None = None
+        """From the next call of `batches` on, batches come out on this device; for another one rows are read anew."""
+        found = parse_device(device)
+        if found != self._device:
+            self._device, self._kept, self._chosen = found, None, None
 
     @property
     def device(self) -> torch.device:
@@ -205,8 +206,7 @@ class Loader:
     def for_worker(self, workers: int) -> Loader:
         """A loader of the same batches, on the CPU, for one of so many workers of this process."""
         made = copy.copy(self)
-        made._workers = workers
-        made.move_to("cpu")
+        made._workers, made._device, made._kept, made._chosen = workers, torch.device("cpu"), None, None
         return made
 
     def origin(self, epoch: int, step: int, row: int) -> str:

@@ -44,6 +44,10 @@ class MapLoader:
         collate: Callable[[list[Any]], Any] | None = None,
         runtime: Runtime | None = None,
     ) -> None:
+        if isinstance(dataset, DataLoader):
+            raise ConfigError(
+                "MapLoader takes a data set, not a DataLoader", hint="MapLoader.of(loader), or its data set"
+            )
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise ConfigError(
                 f"{type(dataset).__name__} has no length or no `[i]`",

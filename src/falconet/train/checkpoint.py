@@ -5,6 +5,7 @@ metrics.jsonl   one line per epoch, without times: equal bytes for equal runs, i
 run.jsonl       where, when and how fast
 snapshots/STEP  model.safetensors tables-0.safetensors … optimizer.safetensors state.json
 last.json       {"snapshot": STEP} to go on from; best.json the same, with its figures, for the best epoch
+lock            held by the process that trains
 model/          the trained model, and manifest.json: the run is finished
 """
 
@@ -16,14 +17,24 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from falconet.errors import ArtifactError
-from falconet.io.artifact import clean, is_complete, read_artifact, read_manifest, seal, write_artifact, write_file
+from falconet.io.artifact import (
+    MANIFEST,
+    clean,
+    is_complete,
+    read_artifact,
+    read_manifest,
+    seal,
+    write_artifact,
+    write_file,
+)
+from falconet.io.lock import take
 from falconet.models.base import Model
 from falconet.models.store import save_model
 from falconet.progress import note
@@ -31,6 +42,7 @@ from falconet.train.parallel import plain_keys
 
 FORMAT = 1
 _BESIDE = ("format", "world", "shards")  # what state.json has beside a position
+_PATIENCE = 10.0  # seconds with a lock: what a killed process leaves running, such as a DataLoader's workers, ends soon
 Resume = Literal["never", "auto", "must"]
 Figures = dict[str, float]
 Groups = Iterable[tuple[str, Mapping[str, Tensor] | None]]
@@ -61,20 +73,24 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._lock: IO[bytes] | None = None
 
     def open(self, config: Mapping[str, Any], resume: Resume) -> Position | None:
         """Check or make the folder; the position to go on from, None for a fresh run.
 
         With "auto", the run of another recipe step (another `step` in `config`) is over and makes way. Raises
         ArtifactError where a run is there and `resume` is "never", where none is and it is "must", or where the run
-        there is another one.
+        there is another one, or is being trained by another process.
         """
         before = self._config()  # refuses what is no run before anything is removed
+        if before is not None and not (self.path / MANIFEST).exists():  # a finished one is only read
+            self.lock()
         clean(self.path)
         clean(self.path / "snapshots")
         other_step = before is not None and config["step"] is not None and before.get("step") != config["step"]
         if other_step and resume == "auto":
             note(f"`{self.path}` is the run of other settings or data: starting anew")
+            self.close()  # Windows renames no folder with an open file
             aside = self.path.with_name(f".tmp-{self.path.name}-old")
             shutil.rmtree(aside, ignore_errors=True)
             self.path.rename(aside)  # a removal that is cut off would leave something that is no run
@@ -97,8 +113,8 @@ class RunFolder:
     def _config(self) -> dict[str, Any] | None:
         path = self.path / "config.json"
         if not path.is_file():
-            left = f".tmp-{path.name}-*"  # of a start that was cut off
-            if self.path.is_dir() and any(not p.match(left) for p in self.path.iterdir()):
+            left = {*self.path.glob(f".tmp-{path.name}-*"), self.path / "lock"}  # of a start that was cut off
+            if self.path.is_dir() and set(self.path.iterdir()) - left:
                 raise ArtifactError(f"`{self.path}` is not empty and not a run", hint="choose another folder")
             return None
         found: dict[str, Any] = _json(path)
@@ -108,17 +124,49 @@ class RunFolder:
 
     def _start_anew(self, config: Mapping[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
+        self.lock()
         write_file(self.path / "config.json", json.dumps(config, indent=1, sort_keys=True).encode())
         (self.path / "snapshots").mkdir(exist_ok=True)
         (self.path / "run.jsonl").unlink(missing_ok=True)
-        self.write_metrics(Position())
+        self._write_metrics(Position())
+
+    def lock(self) -> None:
+        """Keep other processes from training here until `close`, or until this process dies."""
+        if self._lock is not None:
+            return
+        file = (self.path / "lock").open("ab")
+        give_up = time.monotonic() + _PATIENCE
+        while not take(file.fileno(), without_locks=True):
+            if time.monotonic() > give_up:
+                file.close()
+                raise ArtifactError(
+                    f"another process is training in `{self.path}`", hint="wait for it, or choose another folder"
+                )
+            time.sleep(0.1)
+        self._lock = file
+
+    def close(self) -> None:
+        """Let others train here."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _last(self) -> Position | None:
         if not (self.path / "last.json").is_file():
-            return None
+            left = [p for p in sorted((self.path / "snapshots").glob("*")) if is_complete(p, "snapshot")]
+            if not left:
+                return None
+            note(f"`{self.path}` has no last.json: going on from its newest snapshot, {left[-1].name}")
+            self._point("last", {"snapshot": left[-1].name})
         self.check("last")
         state = _json(self._snapshot(self.path / "last.json") / "state.json")
         return Position(**{name: x for name, x in state.items() if name not in _BESIDE})
+
+    def back_to(self, position: Position) -> None:
+        """Let metrics.jsonl and best.json be as they were at a position."""
+        self._write_metrics(position)
+        if position.best is not None and "valid" in position.best:
+            self._point_at_best(position.best)
 
     def check(self, which: str) -> int:
         """Find the snapshot that last.json or best.json names whole; in how many files its tables are."""
@@ -141,27 +189,29 @@ class RunFolder:
 
     def save(self, position: Position, groups: Groups, *, world: int, shards: int, best: bool) -> None:
         """Write a snapshot; the last and the best stay, others go."""
-        name = f"{position.done:08d}"
+        name = _name(position.done)
         with write_artifact(self.path / "snapshots" / name, "snapshot", overwrite=True) as draft:
             for group, tensors in groups:
                 _save(tensors or {}, draft.path / f"{group}.safetensors")
             state = {"format": FORMAT, "world": world, "shards": shards, **asdict(position)}
             (draft.path / "state.json").write_text(json.dumps(state, indent=1, sort_keys=True))
-        if best:
-            self._point("best", {"snapshot": name, **(position.best or {})})
+        if best and position.best is not None:
+            self._point_at_best(position.best)
         self._point("last", {"snapshot": name})
-        self.write_metrics(position)
+        self._write_metrics(position)
         pointers = [self.path / "last.json", self.path / "best.json"]
         kept = {self._snapshot(pointer) for pointer in pointers if pointer.is_file()}
         for old in (self.path / "snapshots").iterdir():
             if old not in kept:
                 shutil.rmtree(old)
 
+    def _point_at_best(self, line: Mapping[str, Any]) -> None:
+        self._point("best", {"snapshot": _name(line["step"]), **line})
+
     def _point(self, which: str, content: Mapping[str, Any]) -> None:
         write_file(self.path / f"{which}.json", json.dumps(content, sort_keys=True).encode())
 
-    def write_metrics(self, position: Position) -> None:
-        """metrics.jsonl as it was at a position."""
+    def _write_metrics(self, position: Position) -> None:
         lines = "".join(json.dumps(line, sort_keys=True) + "\n" for line in position.history)
         write_file(self.path / "metrics.jsonl", lines.encode())
 
@@ -187,6 +237,11 @@ class RunFolder:
         """The weights of the finished run's model."""
         read_manifest(self.path, "run")
         return _tensors(self.path / "model" / "model.safetensors")
+
+
+def _name(done: int) -> str:
+    """The name of the snapshot after so many steps."""
+    return f"{done:08d}"
 
 
 def save(model: nn.Module, folder: str | Path) -> None:

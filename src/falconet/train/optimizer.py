@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from falconet.errors import ArtifactError
-from falconet.nn.embedding import Touched
+from falconet.errors import ArtifactError, ConfigError
+from falconet.nn.embedding import Tables, Touched
 from falconet.train.runtime import Runtime
 from falconet.train.tables import TableOptimizer
 
@@ -33,6 +33,7 @@ class Optimizers:
             dtype=getattr(torch, config.table_dtype),
             seed=config.seed,
         )
+        _check_alone(model, self.tables.weights)
         self._config = config
         apart = self.tables.weights if config.table_optimizer is not None else {}
         self._dense = {n: p for n, p in model.named_parameters() if p.requires_grad and n not in apart}
@@ -103,6 +104,22 @@ class Optimizers:
             state.setdefault(places[parameter], {})[key] = value
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _check_alone(model: nn.Module, tables: Mapping[str, nn.Parameter]) -> None:
+    """Raise ConfigError where a table is also the weight of another layer, whose gradients would be lost."""
+    names = {id(weight): name for name, weight in tables.items()}
+    own = tuple(
+        f"{name}.weights." if name else "weights."
+        for name, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, Tables)
+    )
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in names and not name.startswith(own):
+            raise ConfigError(
+                f"`{name}` is the table `{names[id(parameter)]}` as well, and would not learn there",
+                hint="read the table by its own methods, such as `rows`, or take an nn.Embedding for it",
+            )
 
 
 def _optimizer(config: TrainConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -57,7 +57,7 @@ class Parallel:
 
     def __init__(self, objective: Objective, runtime: Runtime, *, compiled: bool = False) -> None:
         share_batchnorm(objective)
-        self._runtime = runtime
+        self._objective, self._runtime = objective, runtime
         self._parameters = [p for p in objective.parameters() if p.requires_grad]
         self._used: set[int] = set()  # parameters, by id, that this step's losses depend on
         self._learns = False
@@ -65,11 +65,17 @@ class Parallel:
         self._module: nn.Module = torch.compile(objective) if compiled else objective  # type: ignore[assignment]
         if runtime.world == 1:
             return
-        with torch.no_grad():
-            for x in (*objective.parameters(), *objective.buffers()):
-                dist.broadcast(x.data, 0)
+        self.share_buffers()
+        for parameter in objective.parameters():
+            dist.broadcast(parameter.data, 0)
         if self._parameters:
             self._module = _distributed(self._module)
+
+    def share_buffers(self) -> None:
+        """Give all processes rank 0's buffers, which are what is saved; those that follow a process's rows differ."""
+        if self._runtime.world > 1:
+            for x in self._objective.buffers():
+                dist.broadcast(x.data, 0)
 
     def __call__(self, batch: Batch) -> Tensor:
         """One loss per row of this process: [rows]."""

@@ -34,6 +34,9 @@ class Recovery:
         self._folder = None if folder is None else RunFolder(folder)
         self._model, self._optimizers, self._runtime = model, optimizers, runtime
         self._tables = optimizers.tables
+        # A module that stands in the model twice has two names for each of its weights.
+        tables = {id(weight) for weight in self._tables.weights.values()}
+        self._apart = {name for name, p in model.named_parameters(remove_duplicate=False) if id(p) in tables}
         self._best: tuple[dict[str, Tensor], dict[str, Tensor]] = {}, {}
 
     def open(self, config: Mapping[str, Any], resume: Resume) -> tuple[Position, bool]:
@@ -49,7 +52,8 @@ class Recovery:
                     return None
                 finished = folder.finished
                 if not finished:
-                    folder.write_metrics(position)
+                    folder.lock()
+                    folder.back_to(position)
             return {"position": asdict(position), "finished": finished}
 
         found = self._runtime.on_main(look)
@@ -57,7 +61,7 @@ class Recovery:
             return Position(), False
         if found["finished"]:
             weights = self._share(lambda: folder.model_weights())
-            tables = {name: weights.pop(name) for name in self._tables.weights if name in weights}
+            tables = {name: weights.pop(name) for name in self._apart if name in weights}
             self._put(weights, where=f"`{folder.path}`")
             self._tables.load(tables)
         else:
@@ -96,7 +100,7 @@ class Recovery:
 
     def _dense_weights(self) -> dict[str, Tensor]:
         weights = plain_keys(self._model.state_dict())
-        return {name: x for name, x in weights.items() if name not in self._tables.weights}
+        return {name: x for name, x in weights.items() if name not in self._apart}
 
     def back_to_best(self) -> None:
         """Give the model the weights of the best epoch."""
@@ -118,6 +122,11 @@ class Recovery:
                     folder.finish(self._model, step_key)
 
         self._runtime.on_main(write)
+
+    def close(self) -> None:
+        """Let other processes train in the folder."""
+        if self._folder is not None:
+            self._folder.close()
 
     def log(self, event: str, **facts: str | float | int | bool | None) -> None:
         """One line of run.jsonl."""
@@ -144,7 +153,7 @@ class Recovery:
             self._optimizers.load(self._share(lambda: folder.read(which, "optimizer")))
 
     def _put(self, dense: Mapping[str, Tensor], where: str) -> None:
-        load_weights(self._model, dense, where=where, apart=self._tables.weights)
+        load_weights(self._model, dense, where=where, apart=self._apart)
 
     def _share(self, read: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         return share_tensors(self._runtime, read() if self._runtime.is_main else None)
@@ -181,6 +190,7 @@ def describe(
         network = {"name": name, "config": to_plain(model.config), "schema": config_hash(model.schema.to_json())}
     else:
         network = {"name": name, "shapes": config_hash(shapes)}
+    network["frozen"] = [name for name, p in model.named_parameters() if not p.requires_grad]
     return {
         "format": FORMAT,
         "step": step_key,

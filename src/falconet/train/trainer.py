@@ -13,17 +13,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from falconet.batch import Batch
+from falconet.config import check_types
 from falconet.errors import ConfigError, DataError
 from falconet.progress import progress
 from falconet.train.callbacks import Callback, Callbacks
 from falconet.train.checkpoint import Position, Resume
-from falconet.train.interfaces import Batches, Judges
+from falconet.train.interfaces import Batches, Judges, bring, check_loader, check_metrics
 from falconet.train.optimizer import Optimizers
 from falconet.train.parallel import Objective, Parallel, trainable, unwrap
 from falconet.train.placement import Asked, check_placement
@@ -33,7 +34,7 @@ from falconet.train.rowwise import Rule
 from falconet.train.runtime import Runtime
 from falconet.train.schedule import Schedule, factor, own_random_numbers, sow, step_seed
 from falconet.train.signals import Signals
-from falconet.train.trouble import in_words, no_number
+from falconet.train.trouble import in_words, known_ids, no_number
 from falconet.train.validate import is_better, sums, validate
 
 _LOOK = {"cuda": 16}  # steps after which losses are looked at, where each look waits for the device
@@ -69,16 +70,17 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_placement(self.table_placement)
+        check_types(self)
         for name in ("epochs", "accumulate", "decay_every", "snapshot_steps", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"`{name}` is {value}", hint="at least 1")
         for name in ("learning_rate", "table_learning_rate", "clip_norm", "decay", "snapshot_minutes"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"`{name}` is {value}", hint="above 0")
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"`{name}` is {value}", hint="a number above 0")
         for name in ("weight_decay", "table_weight_decay", "warmup", "seed"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"`{name}` is {getattr(self, name)}", hint="at least 0")
 
 
@@ -128,11 +130,22 @@ class Trainer:
         SIGUSR1, a snapshot is written and training goes on; on SIGTERM one is written and SystemExit(143) raised.
         """
         self._check(loader, valid, metrics)
+        if resume not in get_args(Resume):
+            raise ConfigError(f"`resume` is {resume!r}", hint=f"one of {', '.join(get_args(Resume))}")
         if resume == "must" and self.folder is None:
             raise ConfigError('`resume="must"` without a folder', hint="Trainer(config, folder)")
-        return _Fit(self, unwrap(model), loader, valid, metrics).run(resume, step_key)
+        fit = _Fit(self, unwrap(model), loader, valid, metrics)
+        with closing(fit.recovery):
+            return fit.run(resume, step_key)
 
     def _check(self, loader: Batches, valid: Batches | None, metrics: Judges | None) -> None:
+        for data in (loader, valid):
+            if data is not None:
+                check_loader(data)
+        check_metrics(metrics)
+        for callback in self.callbacks:
+            if not isinstance(callback, Callback):
+                raise ConfigError(f"{callback!r} is no callback", hint="an object of a class of fl.Callback")
         if not len(loader):
             raise DataError("no rows to train on", hint="the loader has no batch")
         if valid is not None and not len(valid):
@@ -149,7 +162,10 @@ class Trainer:
 
     def evaluate(self, model: nn.Module, data: Batches, metrics: Judges | None = None) -> dict[str, float]:
         """The mean loss and the metrics of a model, in float32, each row of all processes counted once."""
+        check_loader(data)
+        check_metrics(metrics)
         runtime = self.runtime or Runtime.start()
+        bring(data, runtime.device)
         return validate(unwrap(model).to(runtime.device), data, metrics, runtime, nullcontext)
 
 
@@ -163,6 +179,9 @@ class _Fit:
         self.model, self.loader, self.valid, self.metrics = model, loader, valid, metrics
         self.runtime = runtime = trainer.runtime or Runtime.start()
         self.callbacks = Callbacks(trainer.callbacks, runtime)
+        for data in (loader, valid):
+            if data is not None:
+                bring(data, runtime.device)
         self.look = _LOOK.get(runtime.device.type, 1)
         self.objective = Objective(model.to(runtime.device))
         self.optimizers = Optimizers(model, self.config, runtime)
@@ -214,7 +233,10 @@ class _Fit:
         ):
             self.model.train()
             for batch in batches:
-                with in_words(batch.rows, runtime.device, accumulate=self.config.accumulate):
+                with (
+                    in_words(batch.rows, runtime.device, accumulate=self.config.accumulate),
+                    known_ids(self.model, self.loader, place.epoch, place.step),
+                ):
                     self._step(batch.to(runtime.device))
                 if task is not None:
                     task.advance(batch.global_rows)
@@ -223,12 +245,17 @@ class _Fit:
                 if due or last or len(self.unread) == self.look:
                     self._read()
                 if due or self.stop or (self.save and not last):
+                    self.parallel.share_buffers()
                     self.recovery.save(place, best=False)
                 self.save = False
-                if self.stop:
-                    runtime.barrier()
-                    raise SystemExit(143)
+                self._stop_if(self.stop)
         self._end_epoch(place.rows - before, time.monotonic() - start)
+
+    def _stop_if(self, asked: bool) -> None:
+        """End the program as SIGTERM asks, after a snapshot; all processes leave together."""
+        if asked:
+            self.runtime.barrier()
+            raise SystemExit(143)
 
     def _step(self, batch: Batch) -> None:
         """Forward and back through the parts of a batch, one sum over processes, one update."""
@@ -290,6 +317,7 @@ class _Fit:
         line: dict[str, Any] = {"epoch": place.epoch + 1, "step": place.done, "rows": place.rows}
         line["loss"] = place.loss / place.weight if place.weight else 0.0
         better = True
+        self.parallel.share_buffers()
         if self.valid is not None:
             line["valid"] = validate(self.model, self.valid, self.metrics, self.runtime, self._autocast)
             better = is_better(self.config.monitor, line["valid"], place.best and place.best["valid"])
@@ -298,7 +326,8 @@ class _Fit:
         place.drops += place.stale > 0 and place.stale % self.config.decay_every == 0
         place.epoch, place.step, place.loss, place.weight = place.epoch + 1, 0, 0.0, 0.0
         ends = float(self.callbacks.epoch(place.epoch, line))
-        ends, failures = self.runtime.sums(torch.tensor([ends, float(self.callbacks.failed)])).tolist()
+        asked = [ends, float(self.callbacks.failed), float(self.signals.stop)]
+        ends, failures, stop = self.runtime.sums(torch.tensor(asked)).tolist()
         place.enough = ends > 0
         self.recovery.save(place, best=better and self.valid is not None)
         self.callbacks.check(failures)
@@ -309,6 +338,7 @@ class _Fit:
             f"{rows:,} rows in {seconds:.1f} s, {rate:,.0f} rows/s"
         )
         self.recovery.log("epoch", epoch=place.epoch, rows=rows, seconds=seconds, rows_per_s=rate)
+        self._stop_if(stop > 0)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.runtime.device.type, self.dtype, enabled=self.dtype != torch.float32)

@@ -1,4 +1,5 @@
-"""What goes wrong in a step, in words: a loss or gradient that is no number, memory that does not suffice."""
+"""What goes wrong in a step, in words: a loss or gradient that is no number, ids that no table has, memory that does
+not suffice."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from falconet.batch import Batch, Ragged
+from falconet.batch import Batch, Feature, Ragged
 from falconet.errors import ConfigError, DataError
+from falconet.nn.embedding import Tables
 from falconet.train.interfaces import Batches
 
 _CPU_IS_FULL = "can't allocate memory"  # torch's allocator has no class of its own for it
@@ -20,13 +22,11 @@ def no_number(what: str, value: float, loader: Batches, epoch: int, step: int) -
 
     The batch, of all processes, is read again to see what is in it.
     """
-    with closing(loader.batches(epoch, step)) as batches:
-        batch = next(batches)
-    origin: Callable[[int, int, int], str] | None = getattr(loader, "origin", None)
-    found = []
-    for name, rows in not_finite(batch).items():
-        first = f", the first from {origin(epoch, step, rows[0])}" if origin is not None else ""
-        found.append(f"`{name}` is not finite in {len(rows):,} of its {batch.rows:,} rows{first}")
+    batch = _again(loader, epoch, step)
+    found = [
+        f"`{name}` is not finite in {_where(loader, epoch, step, rows, batch)}"
+        for name, rows in not_finite(batch).items()
+    ]
     inside = "; ".join(found) or "all values in it are finite: a smaller learning rate, or `clip_norm`"
     return DataError(
         f"the {what} is {value} at step {step + 1} of epoch {epoch + 1}",
@@ -36,22 +36,67 @@ def no_number(what: str, value: float, loader: Batches, epoch: int, step: int) -
 
 def not_finite(batch: Batch) -> dict[str, list[int]]:
     """The columns of floats that hold a value that is not finite, and in which rows."""
-    columns: dict[str, Tensor | Ragged] = {**batch.features, **batch.targets}
+    columns: dict[str, Feature] = {**batch.features, **batch.targets}
     if batch.weights is not None:
         columns["the weight"] = batch.weights
     found = {}
     for name, column in columns.items():
-        values = column.values if isinstance(column, Ragged) else column
-        if not values.is_floating_point():
-            continue
-        bad = ~values.isfinite()
-        if isinstance(column, Ragged):
-            rows = torch.unique(column.row_of_value()[bad]).tolist()
-        else:
-            rows = bad.reshape(len(bad), -1).any(1).nonzero().squeeze(1).tolist()
-        if rows:
+        values = _values(column)
+        if values.is_floating_point() and (rows := _rows(column, ~values.isfinite())):
             found[name] = rows
     return found
+
+
+def _values(column: Feature) -> Tensor:
+    return column.values if isinstance(column, Ragged) else column
+
+
+def _rows(column: Feature, bad: Tensor) -> list[int]:
+    """The rows in which any value is bad."""
+    if isinstance(column, Ragged):
+        return [int(row) for row in torch.unique(column.row_of_value()[bad])]
+    return [int(row) for row in bad.reshape(len(bad), -1).any(1).nonzero()]
+
+
+def _again(loader: Batches, epoch: int, step: int) -> Batch:
+    """The batch of all processes."""
+    with closing(loader.batches(epoch, step)) as batches:
+        return next(batches)
+
+
+def _where(loader: Batches, epoch: int, step: int, rows: list[int], batch: Batch) -> str:
+    origin: Callable[[int, int, int], str] | None = getattr(loader, "origin", None)
+    first = f", the first from {origin(epoch, step, rows[0])}" if origin is not None else ""
+    return f"{len(rows):,} of its {batch.rows:,} rows{first}"
+
+
+@contextmanager
+def known_ids(model: nn.Module, loader: Batches, epoch: int, step: int) -> Iterator[None]:
+    """Raise DataError where a batch, of a step of an epoch, has ids that the model's tables have no row for.
+
+    On a GPU they are not looked at.
+    """
+    try:
+        yield
+    except IndexError as error:
+        batch = _again(loader, epoch, step)
+        for name, cardinality in _cardinalities(model).items():
+            if name not in batch.features:
+                continue
+            values = _values(batch.features[name])
+            rows = _rows(batch.features[name], (values < 0) | (values >= cardinality))
+            if rows:
+                raise DataError(
+                    f"at step {step + 1} of epoch {epoch + 1}: {error}",
+                    hint=f"`{name}` is out of this range in {_where(loader, epoch, step, rows, batch)}",
+                ) from error
+        raise
+
+
+def _cardinalities(model: nn.Module) -> dict[str, int]:
+    """Rows of the tables, by column."""
+    columns = {name: c for m in model.modules() if isinstance(m, Tables) for name, c in m.columns.items()}
+    return {name: c.cardinality for name, c in columns.items() if c.cardinality is not None}
 
 
 @contextmanager

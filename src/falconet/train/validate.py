@@ -19,7 +19,7 @@ from falconet.train.checkpoint import Figures
 from falconet.train.interfaces import Batches, Judges, Metrics
 from falconet.train.parallel import Objective
 from falconet.train.runtime import Runtime
-from falconet.train.trouble import in_words
+from falconet.train.trouble import in_words, known_ids
 
 LOWER_IS_BETTER = ("loss", "log_loss", "mse", "rmse", "mae")
 
@@ -49,8 +49,8 @@ def validate(
     by_target: Mapping[str, Metrics] = _by_target(metrics)
     states: dict[str, list[dict[str, Tensor]]] = {target: [] for target in by_target}
     with closing(valid.batches(0, 0, runtime.rank, runtime.world)) as batches:
-        for batch in (b.to(runtime.device) for b in batches):
-            with in_words(batch.rows, runtime.device), autocast():
+        for step, batch in enumerate(b.to(runtime.device) for b in batches):
+            with in_words(batch.rows, runtime.device), known_ids(model, valid, 0, step), autocast():
                 total += sums(objective(batch), batch)
                 for target, (predicted, known) in _predictions(model, batch, by_target).items():
                     states[target].append(by_target[target].partial(predicted.float(), known))
@@ -59,7 +59,7 @@ def validate(
     for target, metric in by_target.items():
         state = {name: _of_all(x, runtime) for name, x in metric.merge(states[target]).items()}
         prefix = target and f"{target}/"
-        figures |= {prefix + name: value for name, value in metric.finish(state).items()}
+        figures |= {prefix + name: float(value) for name, value in metric.finish(state).items()}
     # One process's word is all processes' word: none may stop while others go on.
     shared: Figures = runtime.broadcast(figures)
     return shared

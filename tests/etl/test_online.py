@@ -113,6 +113,12 @@ def test_a_missing_column_suggests_the_close_name(fitted: FittedWorkflow) -> Non
         fitted.prune(["movie"]).online()({"movies": 3})
 
 
+@pytest.mark.parametrize("rows", ["movie", None, 3, [3], [None], pl.DataFrame({"movie": [1]}), [[("movie", 1)]]])
+def test_what_is_no_row_is_an_error(fitted: FittedWorkflow, rows: Any) -> None:
+    with pytest.raises(DataError, match="a row is a mapping by column, not"):
+        fitted.prune(["movie"]).online()(rows)
+
+
 def test_a_whole_float_is_the_integer(fitted: FittedWorkflow) -> None:
     online = fitted.prune(["movie"]).online()
     assert online({"movie": 1.0}) == {"movie": 3}
@@ -136,8 +142,23 @@ def test_a_value_of_another_type_is_an_error_with_the_column_s_name(online: Onli
         online({**row, name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("price", 10**400), ("small", 10**400), ("movie", 2**64), ("time", -(2**63) - 1), ("flag", []), ("flag", "yes"),
+        ("at", "2024-01-01"), ("at", 5), ("at", [1]), ("day", 5.0), ("took", 3),
+    ],
+)  # fmt: skip
+def test_a_value_that_no_column_of_its_type_holds_is_an_error(name: str, value: object) -> None:
+    frame = TRAIN.with_columns(at=pl.datetime(2024, 1, 2), day=pl.date(2024, 1, 2), took=pl.duration(hours=1))
+    online = fl.Workflow(frame.columns >> ops.Categorify()).fit(fl.Dataset(frame)).online()
+    assert online(frame.row(0, named=True))["at"] == 3
+    with pytest.raises(DataError, match=rf"^`{name}` cannot be "):
+        online({**frame.row(0, named=True), name: value})
+
+
 def test_a_value_an_expression_cannot_use_is_an_error() -> None:
     node = ["x"] >> ops.LambdaOp(lambda col: col + 1)
     online = fl.Workflow(node).fit(fl.Dataset(pl.DataFrame({"x": [1, 2]}))).online()
     with pytest.raises(DataError, match="`LambdaOp` cannot use"):
-        online({"x": 2**70})
+        online({"x": 2**63})

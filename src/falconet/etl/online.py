@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, datetime, time, timedelta
 from operator import index
 from typing import Any, overload
 
@@ -19,6 +20,13 @@ from falconet.etl.rowwise import Row
 from falconet.etl.types import polars_type
 from falconet.schema import Column
 
+_KINDS = (
+    ("string", str, "a string"),
+    ("timestamp", datetime, "a datetime"),
+    ("date32", date, "a date"),
+    ("duration", timedelta, "a timedelta"),
+    ("time64", time, "a time"),
+)
 Values = list[Any]
 """The columns of one row, each in the slot of its ref."""
 
@@ -28,7 +36,7 @@ class Online:
 
     A row needs the input columns; other keys are ignored. Where the workflow has a history, a list of raw items under
     its name takes the place of the look-up: its last items go through the operators of the item column.
-    Raises ColumnNotFoundError for a missing column, DataError for a row that a filter drops.
+    Raises ColumnNotFoundError for a missing column, DataError for what is no row and for one that a filter drops.
     """
 
     def __init__(self, plan: Plan, bound: Mapping[int, Bound], inputs: Inputs) -> None:
@@ -65,7 +73,14 @@ class Online:
     def __call__(self, row: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Row | list[Row]:
         if isinstance(row, Mapping):
             return self._one(row)
-        return [self._one(one) for one in row]
+        rows = list(row) if isinstance(row, Iterable) and not isinstance(row, (str, bytes)) else [row]
+        for one in rows:
+            if not isinstance(one, Mapping):
+                raise DataError(
+                    f"a row is a mapping by column, not a {type(one).__name__}",
+                    hint="one dict or a list of them; `transform` takes frames",
+                )
+        return [self._one(one) for one in rows]
 
     def _one(self, row: Mapping[str, Any]) -> Row:
         values = self._blank[:]
@@ -77,7 +92,7 @@ class Online:
             if value is not None:
                 try:
                     values[slot] = conform(value)
-                except (TypeError, ValueError) as error:
+                except (TypeError, ValueError, OverflowError) as error:
                     raise DataError(f"`{name}` cannot be {value!r}: {error}") from error
         for step in self._steps:
             step(values, row)
@@ -174,8 +189,10 @@ def _conformer(column: Column) -> Callable[[Any], Any]:
         one = float32
     elif kind.startswith("float"):
         one = float
+    elif kind == "bool":
+        one = _boolean
     else:
-        one = _string if kind == "string" else _same
+        one = next((_instance(of, name) for start, of, name in _KINDS if kind.startswith(start)), _same)
     return one if column.list is None else _list_of(one)
 
 
@@ -191,13 +208,25 @@ def _list_of(one: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
 def _integer(value: Any) -> Any:
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
-    return index(value)
+    whole = index(value)
+    if not -(1 << 63) <= whole < 1 << 64:
+        raise ValueError("it has more than 64 bits")
+    return whole
 
 
-def _string(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("a string is needed")
-    return value
+def _instance(kind: type, name: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is needed")
+        return value
+
+    return check
+
+
+def _boolean(value: Any) -> bool:
+    if value not in (0, 1):
+        raise TypeError("true or false is needed")
+    return bool(value)
 
 
 def _same(value: Any) -> Any:

@@ -32,7 +32,7 @@ def test_the_recipe_beats_popularity_on_real_data(movielens_small: Path, tmp_pat
     assert report == json.loads((tmp_path / "work/report.json").read_text())
     data = report["data"]
     assert (data["users"], data["train"], data["train"] + data["test"]) == (610, 80_672, 100_836)
-    ndcg = {name: figures["ndcg@10"]["value"] for name, figures in report["models"].items()}
+    ndcg = {name: figures["ranking"]["ndcg@10"]["value"] for name, figures in report["models"].items()}
     assert ndcg["Popular"] == pytest.approx(0.19, abs=0.02)
     assert ndcg["retriever"] >= 1.5 * ndcg["Popular"]
     assert ndcg["two_stage"] >= ndcg["retriever"]

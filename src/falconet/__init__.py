@@ -30,6 +30,7 @@ _HOME = {
     "TrainConfig": "falconet.train.trainer",
     "Trainer": "falconet.train.trainer",
     "Workflow": "falconet.etl.workflow",
+    "evaluate": "falconet.evaluation.evaluate",
     "get_embedding_sizes": "falconet.schema",
     "import_weights": "falconet.train.weights",
     "launch": "falconet.train.launch",
@@ -58,6 +59,7 @@ __all__ = [
     "TrainConfig",
     "Trainer",
     "Workflow",
+    "evaluate",
     "get_embedding_sizes",
     "import_weights",
     "launch",
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from falconet.etl.selector import ColumnSelector
     from falconet.etl.workflow import FittedWorkflow, Workflow
     from falconet.etl.writer import Shuffle
+    from falconet.evaluation.evaluate import evaluate
     from falconet.loader.loader import Loader
     from falconet.loader.map_style import MapLoader
     from falconet.schema import Schema, Tag, get_embedding_sizes

@@ -13,9 +13,10 @@ import torch
 
 from falconet.batch import Batch
 from falconet.errors import ArtifactError, ConfigError
+from falconet.evaluation.baselines import popular
 from falconet.evaluation.candidates import build_candidates, candidate_rows
 from falconet.evaluation.cut import CandidateConfig, count_items, write_scout_rows
-from falconet.evaluation.evaluate import EvaluationConfig, evaluate, popular, ranking
+from falconet.evaluation.evaluate import EvaluationConfig, evaluate
 from falconet.evaluation.luck import Luck
 from falconet.evaluation.recommend import Retrieval, TwoStage
 from falconet.evaluation.report import read_report, table_text, write_report
@@ -37,10 +38,15 @@ class ByGenre(Model):
         return -affinity
 
 
+def ranking(features: Path, k: int) -> dict[str, Any]:
+    """The figures of Popular."""
+    figures: dict[str, Any] = evaluate(features, {}, EvaluationConfig(k=k))["models"]["Popular"]["ranking"]
+    return figures
+
+
 def test_popular_is_known_by_hand(small: Path) -> None:
     """Unseen items by count: 6, 7 for user 0; 5, 6, 7 for user 1; 3, 6, 7 for user 3, who takes an unknown item."""
-    items, users = read_items(small / "items"), read_users(small / "users")
-    at = {k: ranking(Retrieval(popular(items), items), users, k, "Popular") for k in (1, 2, 10)}
+    at = {k: ranking(small, k) for k in (1, 2, 10)}
     assert at[1]["hit_rate@1"]["value"] == pytest.approx(2 / 3, abs=1e-6)
     # User 1 has four relevant items, two of which no model can know.
     assert at[2]["recall@2"]["value"] == pytest.approx((1 + 1 / 4 + 0) / 3, abs=1e-6)
@@ -49,7 +55,7 @@ def test_popular_is_known_by_hand(small: Path) -> None:
     dcg = 1 + 1 / math.log2(4)
     ideal = 1 + 1 / math.log2(3) + 1 / math.log2(4) + 1 / math.log2(5)
     assert found["ndcg@10"]["value"] == pytest.approx((1 + dcg / ideal) / 3, abs=1e-6)
-    assert 0 <= found["ndcg@10"]["low"] <= found["ndcg@10"]["value"] <= found["ndcg@10"]["high"] <= 1  # type: ignore[operator]
+    assert 0 <= found["ndcg@10"]["low"] <= found["ndcg@10"]["value"] <= found["ndcg@10"]["high"] <= 1
 
 
 def test_the_ranker_orders_what_the_retriever_returns(small: Path) -> None:
@@ -86,36 +92,55 @@ def trained(tastes: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Two
     return retriever, ranker, folder / "candidates"
 
 
-def report_of(tastes: Path, trained: tuple[TwoTower, MLP, Path], key: str = "key") -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def report(tastes: Path, trained: tuple[TwoTower, MLP, Path]) -> dict[str, Any]:
+    return report_of(tastes, trained)
+
+
+def report_of(tastes: Path, trained: tuple[TwoTower, MLP, Path]) -> dict[str, Any]:
     retriever, ranker, candidates = trained
-    return evaluate(tastes, retriever, ranker, candidates, EvaluationConfig(candidates=30), key=key)
+    items, users = read_items(tastes / "items"), read_users(tastes / "users")
+    both = TwoStage(Retrieval(retriever, items), candidate_rows(users, items), ranker, candidates=30)
+    models = {"retriever": retriever, "two_stage": both}
+    return evaluate(tastes, models, EvaluationConfig(ks=(5,)), ranker=ranker, candidates=candidates, key="key")
 
 
-def test_a_report_says_what_was_measured_on_what(tastes: Path, trained: tuple[TwoTower, MLP, Path]) -> None:
-    report = report_of(tastes, trained)
-    assert list(report) == ["format", "data", "protocol", "models", "ranker", "key"]
+def test_a_report_says_what_was_measured_on_what(tastes: Path, report: dict[str, Any]) -> None:
+    assert list(report) == [
+        "format", "data", "protocol", "segments", "best", "models", "left_out", "ranker", "examples", "key"
+    ]  # fmt: skip
     sha = read_manifest(tastes, "features").sha256
-    assert report["data"] == {"users": 60, "items": 40, "train": 480, "test": 240, "sha256": sha}
+    assert report["data"] == {"users": 60, "items": 40, "train": 480, "test": 240, "unknown": 0, "sha256": sha}
     assert report["protocol"] == {
-        "split": "random", "k": 10, "relevant": "every test row", "seen_removed": True, "users": 60
+        "name": None, "split": "random", "k": 10, "relevant": "every test row", "map_by": "all", "recall_by": "all",
+        "seen_removed": True, "users": 60,
     }  # fmt: skip
-    assert list(report["models"]) == ["Popular", "retriever", "two_stage"]
-    assert set(report["models"]["retriever"]["ndcg@10"]) == {"value", "low", "high"}
-    assert set(report["ranker"]) == {"auc", "log_loss", "base_auc"}
+    assert list(report["models"]) == ["Popular", "EASE", "retriever", "two_stage"]
+    assert set(report["models"]["retriever"]["ranking"]["ndcg@5"]) == {"value", "low", "high"}
+    assert report["ranker"]["rows"] == sum(bin["rows"] for bin in report["ranker"]["curve"])
     assert report["key"] == "key"
 
 
-def test_a_retriever_that_learned_two_tastes_beats_popularity(
-    tastes: Path, trained: tuple[TwoTower, MLP, Path]
-) -> None:
-    models = report_of(tastes, trained)["models"]
-    assert models["retriever"]["recall@10"]["value"] >= 1.5 * models["Popular"]["recall@10"]["value"]
-    assert models["two_stage"]["recall@10"]["value"] >= 1.5 * models["Popular"]["recall@10"]["value"]
+def test_a_retriever_that_learned_two_tastes_beats_popularity(report: dict[str, Any]) -> None:
+    models = {name: one["ranking"]["recall@10"]["value"] for name, one in report["models"].items()}
+    assert min(models["retriever"], models["two_stage"], models["EASE"]) >= 1.5 * models["Popular"]
+    gain = report["models"]["retriever"]["to_popular"]["recall@10"]
+    assert gain["value"] == pytest.approx(models["retriever"] - models["Popular"], abs=2e-6)
+    assert 0 < gain["low"] <= gain["value"] <= gain["high"]
+    assert gain["p"] <= 0.05
 
 
-def test_the_ranker_beats_luck(tastes: Path, trained: tuple[TwoTower, MLP, Path]) -> None:
-    ranker = report_of(tastes, trained)["ranker"]
+def test_only_the_best_model_has_no_distance_to_it(report: dict[str, Any]) -> None:
+    values = {name: one["ranking"]["ndcg@10"]["value"] for name, one in report["models"].items()}
+    assert report["best"] == max(values, key=lambda name: values[name])
+    assert {name for name, one in report["models"].items() if "to_best" not in one} == {report["best"]}
+    assert "to_popular" not in report["models"]["Popular"]
+
+
+def test_the_ranker_beats_luck(report: dict[str, Any]) -> None:
+    ranker = report["ranker"]
     assert ranker["auc"] > ranker["base_auc"]
+    assert 0.5 < ranker["gauc"] <= 1
 
 
 def test_equal_figures_are_equal_bytes(tastes: Path, trained: tuple[TwoTower, MLP, Path], tmp_path: Path) -> None:
@@ -125,16 +150,23 @@ def test_equal_figures_are_equal_bytes(tastes: Path, trained: tuple[TwoTower, ML
     assert read_report(tmp_path / "a") == report_of(tastes, trained)
 
 
-def test_without_a_ranker_there_is_no_second_stage(tastes: Path, trained: tuple[TwoTower, MLP, Path]) -> None:
-    report = evaluate(tastes, trained[0], config=EvaluationConfig(k=5, candidates=20))
-    assert list(report["models"]) == ["Popular", "retriever"]
+def test_pairs_are_looked_at_one_after_the_other(tastes: Path, trained: tuple[TwoTower, MLP, Path]) -> None:
+    report = evaluate(tastes, ((name, trained[0]) for name in ("first", "EASE")), EvaluationConfig(k=5))
+    assert list(report["models"]) == ["Popular", "EASE", "first"]
     assert "ranker" not in report
-    assert {"recall@5", "ndcg@5", "mrr@5", "hit_rate@5"} < set(report["models"]["Popular"])
+    assert report["models"]["EASE"]["ranking"] == report["models"]["first"]["ranking"]
+    assert {"recall@5", "ndcg@5", "mrr@5", "hit_rate@5"} < set(report["models"]["Popular"]["ranking"])
 
 
-def test_more_places_than_candidates_are_refused() -> None:
-    with pytest.raises(ConfigError, match="5 candidates cannot fill a list of k=10"):
-        EvaluationConfig(candidates=5)
+def test_two_models_of_one_name_are_refused(small: Path) -> None:
+    items = read_items(small / "items")
+    with pytest.raises(ConfigError, match="two models are called `Popular`"):
+        evaluate(small, {"Popular": popular(items)})
+
+
+def test_a_list_has_one_place_at_least() -> None:
+    with pytest.raises(ConfigError, match="k=0"):
+        EvaluationConfig(ks=(0,))
 
 
 def test_luck_is_log_odds_with_a_prior() -> None:
@@ -149,19 +181,25 @@ def test_luck_is_log_odds_with_a_prior() -> None:
 
 FIGURE = {"value": 0.25, "low": 0.2, "high": 0.3}
 REPORT = {
-    "format": 1,
+    "format": 2,
     "data": {"users": 1200, "items": 40},
     "protocol": {"users": 1000},
-    "models": {"Popular": {"recall@10": FIGURE, "ndcg@10": FIGURE}},
-    "ranker": {"auc": 0.8, "log_loss": 0.5, "base_auc": None},
+    "models": {"Popular": {"ranking": {"recall@10": FIGURE, "ndcg@10": FIGURE}}},
+    "left_out": {"EASE": "too large"},
+    "published": {"data": "ML", "source": "S", "models": {"SAR": {"recall@10": 0.176}}},
+    "ranker": {"auc": 0.8, "gauc": 0.7, "log_loss": 0.5, "base_auc": None},
 }
 
 
 def test_the_table_shows_models_intervals_and_the_ranker() -> None:
     text = table_text(REPORT, ["recall@10"])
     assert "│ Popular │ 0.2500 (0.2000 to 0.3000) │" in text
-    assert "1,000 of 1,200 users have something in the test; all 40 items compete" in text
-    assert text.endswith("ranker, taken or not: AUC 0.8000, log loss 0.5000; users' and items' luck alone: AUC none")
+    assert "│ SAR *   │                    0.1760 │" in text
+    assert "1,000 users have something in the test, 1,200 are known to training; all 40 items compete" in text
+    assert "* published, for ML (S)\nEASE is left out: too large\n" in text
+    assert text.endswith(
+        "ranker, taken or not: AUC 0.8000, within users 0.7000, log loss 0.5000; users' and items' luck alone: AUC none"
+    )
 
 
 def test_a_metric_that_is_not_there_is_named() -> None:
@@ -174,7 +212,7 @@ def test_a_metric_that_is_not_there_is_named() -> None:
     [
         ("{", "is not a report"),
         ("[]", "is not a report"),
-        (json.dumps({"format": 2}), "has report format 2, this version reads 1"),
+        (json.dumps({"format": 1}), "has report format 1, this version reads 2"),
     ],
 )
 def test_a_damaged_report_is_refused(tmp_path: Path, content: str, match: str) -> None:

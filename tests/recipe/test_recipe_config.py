@@ -34,7 +34,7 @@ def test_a_setting_can_be_overridden() -> None:
         ("split.kind=randm", "(?s)`recipe.split.kind` must be one of 'random'.*not 'randm'.*did you mean `random`"),
         ("split.ratio=1.5", "`split.ratio` is 1.5"),
         ("bundle.candidates=many", "`recipe.bundle.candidates` must be a whole number, not 'many'"),
-        ("evaluate.k=500", "`bundle.candidates` is 100, fewer than `evaluate.k` = 500"),
+        ("evaluate.k=500", "`bundle.candidates` is 100, but `evaluate` judges lists of 500"),
         ("evaluate.metrics=['ndgc@10']", "(?s)`evaluate.metrics` has no `ndgc@10`.*did you mean `ndcg@10`"),
         ("format=2", "recipe format 2, this version reads 1"),
         ("nothing", "(?s)`--set nothing` is not a setting.*--set table.key=value"),

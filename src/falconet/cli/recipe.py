@@ -57,13 +57,45 @@ def train(
 
 
 def evaluate(
-    recipe: RecipeFile, out: Out = Path("work"), settings: Settings = None, as_json: Json = False, quiet: Quiet = False
+    recipe: Annotated[Path | None, typer.Argument(help="The recipe, a TOML file.", metavar="RECIPE")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="Without a recipe: how to split and measure, like ms-stratified.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Without a recipe: a MovieLens release, or a folder with `u.data`.")
+    ] = None,
+    out: Out = Path("work"),
+    settings: Settings = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Compare Popular, the retriever and both stages on the test rows; write report.json."""
+    """Compare models with Popular and EASE on the test rows; write report.json.
+
+    With RECIPE, what was trained by it and what it names under `[[compare]]`. With --protocol and --data, the
+    protocol's own models on those ratings, beside the figures that others published for it.
+    """
+    from falconet.errors import ConfigError
+    from falconet.progress import set_quiet
+    from falconet.recipe.comparison import protocol_recipe
+    from falconet.recipe.run import compare
     from falconet.recipe.run import run as run_steps
 
-    plan = _read(recipe, settings, quiet)
-    _show_report(run_steps(plan, out, only="evaluate"), plan, as_json)
+    if recipe is not None:
+        if protocol is not None or data is not None:
+            raise ConfigError(
+                "--protocol and --data are for an evaluation without a recipe",
+                hint=f'`protocol = "…"` and `[data] path` in `{recipe}`, or --set protocol=…, say the same',
+            )
+        plan = _read(recipe, settings, quiet)
+        _show_report(run_steps(plan, out, only="evaluate"), plan, as_json)
+        return
+    if protocol is None or data is None:
+        raise ConfigError(
+            "nothing says what to evaluate", hint="falconet evaluate RECIPE, or --protocol NAME --data FOLDER"
+        )
+    set_quiet(quiet)
+    plan = protocol_recipe(protocol, data, settings or ())
+    _show_report(compare(plan, out), plan, as_json)
 
 
 def bundle(recipe: RecipeFile, out: Out = Path("work"), settings: Settings = None, quiet: Quiet = False) -> None:

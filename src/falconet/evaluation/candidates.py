@@ -41,14 +41,16 @@ def build_candidates(
     config: CandidateConfig,
     *,
     scout: Retriever | None = None,
+    strangers: Users | None = None,
     parents: Mapping[str, str] | None = None,
     step: str = "",
 ) -> None:
     """Write `out/train` from the scout and `out/test` from the retriever under one manifest.
 
     The scout was trained on what `write_scout_rows` left with the same `config`; without one the retriever stands in,
-    and the ranker will trust it too much. `group` is the row of the user in the table of users. Raises DataError where
-    there is nothing to learn: no held-out item is among the candidates.
+    and the ranker will trust it too much. `group` is the row of the user in the table of users; `strangers`, if whole
+    users are held out, are the ones in the test, and their rows count on from there. Raises DataError where there is
+    nothing to learn: no held-out item is among the candidates.
     """
     extra = {"step": step, "candidates": config.candidates}
     with write_artifact(out, KIND, parents=parents, extra=extra, overwrite=True) as draft:
@@ -65,8 +67,9 @@ def build_candidates(
                 f"none of the {len(chosen):,} training users took any of the {config.candidates} candidates",
                 hint="more `candidates`, or a retriever that was trained longer",
             )
-        whole = torch.nonzero(users.relevant.lengths + users.unknown).flatten()
-        _write(draft.path / "test", retriever, items, whole, users.take(whole), config.candidates)
+        asked, first = (users, 0) if strangers is None else (strangers, len(users))
+        whole = torch.nonzero(asked.relevant.lengths + asked.unknown).flatten()
+        _write(draft.path / "test", retriever, items, first + whole, asked.take(whole), config.candidates)
 
 
 def candidate_rows(users: Users, items: Items) -> CandidateRows:

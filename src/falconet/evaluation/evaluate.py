@@ -1,134 +1,158 @@
-"""The figures of report.json: who finds what the test holds, over the full catalogue, with seen items removed."""
+"""The figures of report.json: who finds what the test holds, over the full catalogue, with seen items removed.
+
+Popular and EASE are always among what is compared: a model that does not beat them is not worth its training.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from falconet.errors import ConfigError
-from falconet.evaluation.candidates import TAKEN, candidate_rows
-from falconet.evaluation.luck import luck_auc
-from falconet.evaluation.recommend import Recommends, Retrieval, TwoStage
-from falconet.evaluation.tables import Items, Users, read_items, read_users
+from falconet.errors import ConfigError, DataError, SchemaError
+from falconet.evaluation.baselines import ease, popular
+from falconet.evaluation.classify import classification
+from falconet.evaluation.examples import Examples
+from falconet.evaluation.judge import Judge, Judged, difference_figure
+from falconet.evaluation.recommend import Recommends, Retrieval
+from falconet.evaluation.tables import read_items, read_users, tested_table
 from falconet.io.artifact import read_manifest
 from falconet.io.footer import row_groups
-from falconet.loader.loader import Loader
-from falconet.metrics.binary import BinaryMetrics
-from falconet.metrics.compare import interval
-from falconet.metrics.exact import mean
-from falconet.metrics.ranking import RankingMetrics
+from falconet.metrics.compare import difference
+from falconet.metrics.ranking import Divisor
 from falconet.models.base import Model, Retriever
-from falconet.models.popular import Popular
-from falconet.progress import progress
+from falconet.progress import note
 from falconet.schema import Tag
 
-FORMAT = 1
-DIGITS = 6  # of every figure in a report
-USER_ROWS = 256  # users scored at once
-CANDIDATE_ROWS = 65_536  # ranker rows scored at once
+FORMAT = 2
+
+Named = Mapping[str, Retriever | Recommends] | Iterable[tuple[str, Retriever | Recommends]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """What is measured. `k`: length of the lists; `candidates`: how many items the ranker orders."""
+    """What is measured. `k`: length of the lists; `ks`: other lengths; `map_by`, `recall_by`: what those divide by.
+
+    `split`, `protocol` and `published` (the figures of others, to stand beside ours) are said in the report.
+    """
 
     k: int = 10
-    candidates: int = 200
-    split: str = "random"  # said in the report
+    ks: tuple[int, ...] = ()
+    map_by: Divisor = "all"
+    recall_by: Divisor = "all"
+    split: str = "random"
+    protocol: str | None = None
+    published: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.k <= self.candidates:
-            raise ConfigError(
-                f"{self.candidates} candidates cannot fill a list of k={self.k}", hint="k from 1 to `candidates`"
-            )
+        for k in (self.k, *self.ks):
+            if k < 1:
+                raise ConfigError(f"k={k}", hint="a list has one place at least")
 
 
 def evaluate(
     features: str | Path,
-    retriever: Retriever,
-    ranker: Model | None = None,
-    candidates: str | Path | None = None,
+    models: Named,
     config: EvaluationConfig | None = None,
     *,
+    ranker: Model | None = None,
+    candidates: str | Path | None = None,
     key: str = "",
 ) -> dict[str, Any]:
-    """The report on `features` as plain values: Popular, the retriever and, where there is a ranker, both stages.
+    """The report on `features` as plain values (docs/contracts.md): every model beside Popular and EASE.
 
-    `candidates` is the folder that `build_candidates` wrote; with it and a ranker comes how well the ranker tells what
-    is taken, beside a model that knows only how lucky users and items are. `key` stands in the report as it is.
+    `models` by name, retrievers or whatever gives lists, such as `TwoStage`; pairs from a generator are looked at one
+    after the other, so that only one is in memory. A model called EASE stands in place of ours. `candidates` is the
+    folder that `build_candidates` wrote; with it and a ranker comes how well the ranker tells what is taken. `key`
+    stands in the report as it is.
+
+    Raises ConfigError for two models of one name, DataError where nobody has anything in the test.
     """
     config = config or EvaluationConfig()
     features = Path(features)
-    items, users = read_items(features / "items"), read_users(features / "users")
-    first = Retrieval(retriever, items)
-    models: dict[str, Recommends] = {"Popular": Retrieval(popular(items), items), "retriever": first}
-    if ranker is not None:
-        models["two_stage"] = TwoStage(first, candidate_rows(users, items), ranker, config.candidates)
-    tested = users.take(torch.nonzero(users.relevant.lengths + users.unknown).flatten())
+    items, everybody = read_items(features / "items"), read_users(features / "users")
+    table = tested_table(features)
+    users = read_users(table)
+    tested = torch.nonzero(users.relevant.lengths + users.unknown).flatten()
+    if not len(tested):
+        raise DataError(f"nobody in `{table}` has anything in the test", hint="another split")
+    asked = users.take(tested)
+    ks = tuple(sorted({config.k, *config.ks}))
+    judge = Judge(asked, items, config.k, ks, map_by=config.map_by, recall_by=config.recall_by)
+    examples = Examples(features / "items", table, users, tested, items, config.k)
+    judged: dict[str, Judged] = {}
+    left_out: dict[str, str] = {}
+
+    def measure(name: str, model: Retriever | Recommends) -> None:
+        if name in judged:
+            raise ConfigError(f"two models are called `{name}`", hint="the name `Popular` is taken")
+        shows = Retrieval(model, items) if isinstance(model, Retriever) else model
+        judged[name] = judge.judge(shows, name)
+        examples.add(name, shows)
+
+    measure("Popular", popular(items))
+    for name, model in models.items() if isinstance(models, Mapping) else models:
+        measure(name, model)
+    if "EASE" not in judged:
+        try:
+            baseline = ease(features / "train", users, items)
+        except (ConfigError, SchemaError) as error:
+            left_out["EASE"] = str(error.args[0])
+            note(f"EASE is left out of the comparison: {error.args[0]}")
+        else:
+            measure("EASE", baseline)
     report: dict[str, Any] = {
         "format": FORMAT,
         "data": {
-            "users": len(users),
+            "users": len(everybody),
             "items": items.features.rows,
             "train": sum(group.rows for group in row_groups(features / "train")),
             "test": sum(group.rows for group in row_groups(features / "test")),
+            "unknown": int(users.unknown.sum()),
             "sha256": read_manifest(features, "features").sha256,
         },
         "protocol": {
+            "name": config.protocol,
             "split": config.split,
             "k": config.k,
             "relevant": "every test row",
+            "map_by": config.map_by,
+            "recall_by": config.recall_by,
             "seen_removed": True,
             "users": len(tested),
         },
-        "models": {name: ranking(model, tested, config.k, name) for name, model in models.items()},
+        "segments": judge.segments.described(asked, items),
+        **_compared(judged, judge.compared),
+        "left_out": left_out,
     }
+    if config.published:
+        report["published"] = dict(config.published)
     if ranker is not None and candidates is not None:
-        item = items.schema.one(Tag.ITEM, Tag.ID).name
-        report["ranker"] = classification(ranker, Path(candidates), item)
-    return {**report, "key": key}
+        report["ranker"] = classification(ranker, Path(candidates), items.schema.one(Tag.ITEM, Tag.ID).name)
+    return {**report, "examples": examples.plain(), "key": key}
 
 
-def popular(items: Items) -> Popular:
-    """The most frequent items first."""
-    model = Popular.from_schema(items.schema)
-    model.set_counts(items.counts_by_code(len(model.counts)))
-    return model
-
-
-def ranking(model: Recommends, users: Users, k: int, title: str) -> dict[str, dict[str, float | None]]:
-    """Every ranking metric at k: its mean over users and the 95 % interval of that mean."""
-    metrics = RankingMetrics((k,))
-    states = []
-    with progress(f"evaluating {title}", len(users), "users") as task:
-        for start in range(0, len(users), USER_ROWS):
-            some = users[start : start + USER_ROWS]
-            _, codes = model.search(some.features, k, some.seen)
-            states.append(metrics.partial(codes, some.relevant, some.unknown))
-            task.advance(len(some))
-    found = {}
-    for name, values in metrics.per_user(metrics.merge(states)).items():
-        low, high = interval(values)
-        found[name] = {"value": rounded(mean(values)), "low": rounded(low), "high": rounded(high)}
-    return found
-
-
-@torch.inference_mode()
-def classification(ranker: Model, candidates: Path, item: str) -> dict[str, float | None]:
-    """AUC and log loss of the ranker on `candidates/test`, and the AUC of a model of users' and items' luck alone."""
-    metrics = BinaryMetrics()
-    ranker.eval()
-    loader = Loader(candidates / "test", batch_size=CANDIDATE_ROWS)
-    states = [metrics.partial(ranker(batch), batch.targets[TAKEN]) for batch in loader.batches()]
-    figures = metrics.finish(metrics.merge(states))
-    base = luck_auc(candidates, item)
-    return {"auc": rounded(figures["auc"]), "log_loss": rounded(figures["log_loss"]), "base_auc": rounded(base)}
-
-
-def rounded(value: float) -> float | None:
-    """As it stands in a report: so many digits; None where there is no figure."""
-    return None if math.isnan(value) else round(value, DIGITS)
+def _compared(judged: Mapping[str, Judged], metrics: tuple[str, ...]) -> dict[str, Any]:
+    """The models' figures, baselines first, each with how far it is from Popular and from the best one by nDCG."""
+    by = metrics[0]
+    best = max(judged, key=lambda name: judged[name].figures["ranking"][by]["value"])
+    order = [name for name in ("Popular", "EASE") if name in judged]
+    order += [name for name in judged if name not in order]
+    models = {}
+    for name in order:
+        one = judged[name]
+        models[name] = {
+            **one.figures,
+            **{
+                key: {
+                    metric: difference_figure(difference(one.per_user[metric], judged[other].per_user[metric]))
+                    for metric in metrics
+                }
+                for key, other in (("to_popular", "Popular"), ("to_best", best))
+                if other != name
+            },
+        }
+    return {"best": best, "models": models}

@@ -15,7 +15,7 @@ from falconet.errors import ArtifactError, ConfigError, suggest
 from falconet.evaluation.evaluate import FORMAT
 from falconet.io.artifact import write_file
 
-WIDTH = 100  # columns of the table where the terminal does not say
+WIDTH = 120  # columns of the table where the terminal does not say
 
 
 def write_report(report: Mapping[str, Any], path: str | Path) -> None:
@@ -41,28 +41,37 @@ def read_report(path: str | Path) -> dict[str, Any]:
 def table_text(report: Mapping[str, Any], metrics: Sequence[str] = ("recall@10", "ndcg@10")) -> str:
     """The report as a table for people: one row per model, its interval in brackets; then the ranker's figures.
 
-    Raises ConfigError for a metric the report does not have.
+    Published figures of the same protocol follow the models'. Raises ConfigError for a metric the report does not have.
     """
     table = Table(title=None)
     table.add_column("model")
     for name in metrics:
         table.add_column(name, justify="right")
     for model, figures in report["models"].items():
+        ranking = figures["ranking"]
         for name in metrics:
-            if name not in figures:
-                raise ConfigError(f"the report has no metric `{name}`", hint=suggest(name, figures))
-        table.add_row(model, *(_figure(figures[name]) for name in metrics))
-    data, users = report["data"], report["protocol"]["users"]
-    about = (
-        f"{users:,} of {data['users']:,} users have something in the test; all {data['items']:,} items compete, "
-        "seen ones are left out; in brackets the 95 % interval over users"
-    )
-    lines = [_draw(table), about]
+            if name not in ranking:
+                raise ConfigError(f"the report has no metric `{name}`", hint=suggest(name, ranking))
+        table.add_row(model, *(_figure(ranking[name]) for name in metrics))
+    published = report.get("published", {"models": {}})
+    for place, (model, printed) in enumerate(published["models"].items()):
+        if not place:
+            table.add_section()
+        table.add_row(f"{model} *", *(_number(printed.get(name)) for name in metrics))
+    data, protocol = report["data"], report["protocol"]
+    lines = [
+        _draw(table),
+        f"{protocol['users']:,} users have something in the test, {data['users']:,} are known to training; "
+        f"all {data['items']:,} items compete, seen ones are left out; in brackets the 95 % interval over users",
+    ]
+    if "published" in report:
+        lines.append(f"* published, for {published['data']} ({published['source']})")
+    lines += [f"{model} is left out: {why}" for model, why in report["left_out"].items()]
     if "ranker" in report:
         ranker = report["ranker"]
         lines.append(
-            f"ranker, taken or not: AUC {_number(ranker['auc'])}, log loss {_number(ranker['log_loss'])}; "
-            f"users' and items' luck alone: AUC {_number(ranker['base_auc'])}"
+            f"ranker, taken or not: AUC {_number(ranker['auc'])}, within users {_number(ranker['gauc'])}, "
+            f"log loss {_number(ranker['log_loss'])}; users' and items' luck alone: AUC {_number(ranker['base_auc'])}"
         )
     return "\n".join(lines)
 

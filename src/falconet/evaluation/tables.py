@@ -21,6 +21,7 @@ COUNT = "count"
 SEEN = "seen"
 RELEVANT = "relevant"
 UNKNOWN = "relevant_unknown"
+HELD_OUT = "held_out"  # the table of users whom training does not know, where whole users are held out
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,12 @@ def read_users(path: str | Path) -> Users:
         _ragged(columns, RELEVANT, path),
         _scalar(columns, UNKNOWN, path).long(),
     )
+
+
+def tested_table(features: str | Path) -> Path:
+    """Where those are whom the test is about: `users`, or `held_out` where there is one."""
+    held_out = Path(features) / HELD_OUT
+    return held_out if held_out.is_dir() else Path(features) / "users"
 
 
 def _read(path: str | Path, plain: tuple[str, ...]) -> tuple[Schema, dict[str, Feature]]:

@@ -3,7 +3,7 @@
 With R relevant items of a user (those outside the catalogue included) and hit(i) = 1 where place i of the list, from 1,
 holds a relevant one:
 
-    recall@k     Σ hit / R                                            Herlocker et al. 2004
+    recall@k     Σ hit / R ("all"), or / min(k, R) ("min_k")          Herlocker et al. 2004; Liang et al. 2018
     precision@k  Σ hit / k                                            Herlocker et al. 2004
     hit_rate@k   1 where any of the k is a hit
     mrr@k        1 / place of the first hit, 0 without one            Voorhees 1999
@@ -30,20 +30,23 @@ from falconet.batch import Ragged
 from falconet.errors import ConfigError, DataError
 from falconet.metrics.exact import mean
 
+Divisor = Literal["all", "min_k"]
 State = dict[str, Tensor]
 """Metric name to one float64 per user; of two processes, one after the other."""
 
 
 class RankingMetrics:
-    """Recall, nDCG, MRR, hit rate, precision and MAP at every k of `ks`. `map_by`: what MAP divides by."""
+    """Recall, nDCG, MRR, hit rate, precision and MAP at every k of `ks`; `map_by`, `recall_by`: what they divide by."""
 
-    def __init__(self, ks: Sequence[int] = (10,), *, map_by: Literal["all", "min_k"] = "all") -> None:
+    def __init__(self, ks: Sequence[int] = (10,), *, map_by: Divisor = "all", recall_by: Divisor = "all") -> None:
         if not ks or any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in ks):
             raise ConfigError(f"`ks` must be whole numbers of at least 1, not {ks!r}")
-        if map_by not in ("all", "min_k"):
-            raise ConfigError(f"`map_by` must be all or min_k, not {map_by!r}")
+        for name, given in (("map_by", map_by), ("recall_by", recall_by)):
+            if given not in ("all", "min_k"):
+                raise ConfigError(f"`{name}` must be all or min_k, not {given!r}")
         self.ks = tuple(sorted(set(ks)))
         self.map_by = map_by
+        self.recall_by = recall_by
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,7 +89,7 @@ class RankingMetrics:
         for k in self.ks:
             found_U = found_UK[:, k - 1]
             reachable_U = counts_U.clamp(max=k)
-            state[f"recall@{k}"] = found_U / counts_U
+            state[f"recall@{k}"] = found_U / (counts_U if self.recall_by == "all" else reachable_U)
             state[f"ndcg@{k}"] = dcg_UK[:, k - 1] / ideal_K[reachable_U - 1]
             state[f"mrr@{k}"] = torch.where(first_U < k, 1.0 / (first_U + 1).double(), 0.0)
             state[f"hit_rate@{k}"] = (found_U > 0).double()

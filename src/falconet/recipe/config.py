@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from typing import Any, Literal
 
 from falconet.config import from_plain
 from falconet.errors import ConfigError, DataError, suggest
+from falconet.recipe.protocol import with_protocol
 
 FORMAT = 1
 
@@ -49,15 +52,28 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitConfig:
-    """What is kept for the test. `random` keeps `ratio` of each user's rows for training, `leave_last` all but one."""
+    """What is kept for the test. `random` keeps `ratio` of each user's rows for training, `leave_last` all but one.
 
-    kind: Literal["random", "leave_last", "time"] = "random"
+    `stratified` keeps `ratio` of each item's rows, `users` everything of most users, and of those that are held out
+    `ratio` of the rows is what is known of them.
+    """
+
+    kind: Literal["random", "leave_last", "time", "stratified", "users"] = "random"
     ratio: float = 0.8
     seed: int = 0
+    held_out: float = 0.1  # users: share of the users
+    min_rating: float | None = None  # rows of lower ratings are left out
+    min_items: int = 1  # users of fewer rows are left out
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio < 1:
             raise ConfigError(f"`split.ratio` is {self.ratio}", hint="a share between 0 and 1, like 0.8")
+        if not 0 < self.held_out < 1:
+            raise ConfigError(f"`split.held_out` is {self.held_out}", hint="a share of the users, like 0.1")
+        if self.min_rating is not None and not math.isfinite(self.min_rating):
+            raise ConfigError(f"`split.min_rating` is {self.min_rating}", hint="a rating, like 4.0")
+        if self.min_items < 1:
+            raise ConfigError(f"`split.min_items` is {self.min_items}", hint="at least 1")
         _check_seed(self.seed, "split.seed")
 
 
@@ -127,13 +143,41 @@ STAGES = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompareConfig(StageConfig):
+    """A retriever that stands in the report beside the recipe's own; without `name` under the model's."""
+
+    name: str = ""
+    batch_size: int = 512
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.model)
+        if not re.fullmatch(r"[\w.+-]+", self.name) or self.name.startswith("."):
+            raise ConfigError(f"`compare.name` is {self.name!r}", hint="letters, digits and . _ + -: it names a folder")
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
+    """`k`: length of the lists that are judged; metrics at other lengths are computed where `metrics` names them."""
+
     k: int = 10
     metrics: tuple[str, ...] = ("recall@10", "ndcg@10")  # which the table shows
+    map_by: Literal["all", "min_k"] = "all"
+    recall_by: Literal["all", "min_k"] = "all"
 
     def __post_init__(self) -> None:
         if self.k < 1:
             raise ConfigError(f"`evaluate.k` is {self.k}", hint="at least 1")
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """Every length at which something is computed, ascending. Raises ConfigError for a metric without one."""
+        found = {self.k}
+        for metric in self.metrics:
+            k = metric.partition("@")[2]
+            if not k.isdecimal() or not 0 < int(k) < 2**31:
+                raise ConfigError(f"`evaluate.metrics` has `{metric}`", hint=f"like `ndcg@{self.k}`")
+            found.add(int(k))
+        return tuple(sorted(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,11 +194,13 @@ class Recipe:
     retriever: StageConfig
     ranker: StageConfig
     seed: int = 0
+    protocol: str | None = None  # whose settings are those of `split` and `evaluate` (protocol.py)
     split: SplitConfig = SplitConfig()
     columns: ColumnsConfig = ColumnsConfig()
     prepare: PrepareConfig = PrepareConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     bundle: BundleConfig = BundleConfig()
+    compare: tuple[CompareConfig, ...] = ()
 
     def __post_init__(self) -> None:
         _check_seed(self.seed, "seed")
@@ -174,11 +220,18 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise DataError(f"`{path}` cannot be read: {error.strerror}", hint="a recipe is a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"`{path}` is not TOML: {error}") from error
+    return recipe_of(plain, overrides, where=f"`{path}`")
+
+
+def recipe_of(plain: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "the recipe") -> Recipe:
+    """The recipe of plain values, as TOML has them. Raises ConfigError as `read_recipe` does."""
+    changed = copy.deepcopy(dict(plain))
     for override in overrides:
-        _override(plain, override)
-    recipe = from_plain(Recipe, {**plain, **_stages(plain)}, where="recipe")
+        _override(changed, override)
+    changed = with_protocol(changed)
+    recipe = from_plain(Recipe, {**changed, **_stages(changed)}, where="recipe")
     if recipe.format != FORMAT:
-        raise ConfigError(f"`{path}` has recipe format {recipe.format}, this version reads {FORMAT}")
+        raise ConfigError(f"{where} has recipe format {recipe.format}, this version reads {FORMAT}")
     check(recipe)
     return recipe
 
@@ -201,9 +254,6 @@ def _stages(plain: Mapping[str, Any]) -> dict[str, Any]:
 def check(recipe: Recipe) -> None:
     """Check the settings that belong to models and their training, which only those know."""
     from falconet.metrics.ranking import RankingMetrics
-    from falconet.models import MODELS
-    from falconet.models.base import Retriever
-    from falconet.train.trainer import TrainConfig
 
     if recipe.columns.time is None and (recipe.prepare.history == "earlier" or recipe.split.kind == "time"):
         setting = 'split.kind = "time"' if recipe.split.kind == "time" else 'prepare.history = "earlier"'
@@ -211,28 +261,46 @@ def check(recipe: Recipe) -> None:
             f"`{setting}` needs times, but `columns.time` is empty",
             hint='name the column of times, or set `split.kind = "random"` and `prepare.history = "others"`',
         )
-    if recipe.bundle.candidates < recipe.evaluate.k:
+    if recipe.bundle.candidates < recipe.evaluate.ks[-1]:
         raise ConfigError(
-            f"`bundle.candidates` is {recipe.bundle.candidates}, fewer than `evaluate.k` = {recipe.evaluate.k}",
+            f"`bundle.candidates` is {recipe.bundle.candidates}, but `evaluate` judges lists of "
+            f"{recipe.evaluate.ks[-1]}",
             hint="the ranker can only order what the retriever hands it",
         )
-    known = RankingMetrics((recipe.evaluate.k,)).names
+    known = RankingMetrics(recipe.evaluate.ks).names
     for metric in recipe.evaluate.metrics:
         if metric not in known:
             raise ConfigError(f"`evaluate.metrics` has no `{metric}`", hint=suggest(metric, known))
     for name, stage in (("retriever", recipe.retriever), ("ranker", recipe.ranker)):
-        if stage.model not in MODELS:
-            raise ConfigError(f"`recipe.{name}.model` is `{stage.model}`", hint=suggest(stage.model, MODELS))
-        if issubclass(MODELS[stage.model], Retriever) != (name == "retriever"):
-            fit = [n for n in MODELS if issubclass(MODELS[n], Retriever) == (name == "retriever")]
+        _check_stage(f"recipe.{name}", stage, retrieves=name == "retriever")
+    taken = {"Popular", "retriever", "two_stage"}
+    for place, compared in enumerate(recipe.compare):
+        _check_stage(f"recipe.compare[{place}]", compared, retrieves=True)
+        if compared.name in taken:
             raise ConfigError(
-                f"`recipe.{name}.model` is `{stage.model}`, which is no {name}",
-                hint=f"available: {', '.join(sorted(fit))}",
+                f"`recipe.compare[{place}]`: another model of the report is called `{compared.name}`",
+                hint="give it a `name`",
             )
-        from_plain(MODELS[stage.model].Config, stage.config, where=f"recipe.{name}.config")
-        from_plain(TrainConfig, stage.train, where=f"recipe.{name}.train")
-        if stage.batch_size < 1:
-            raise ConfigError(f"`recipe.{name}.batch_size` is {stage.batch_size}", hint="a number of rows, at least 1")
+        taken.add(compared.name)
+
+
+def _check_stage(where: str, stage: StageConfig, *, retrieves: bool) -> None:
+    from falconet.models import MODELS
+    from falconet.models.base import Retriever
+    from falconet.train.trainer import TrainConfig
+
+    if stage.model not in MODELS:
+        raise ConfigError(f"`{where}.model` is `{stage.model}`", hint=suggest(stage.model, MODELS))
+    if issubclass(MODELS[stage.model], Retriever) != retrieves:
+        fit = [n for n in MODELS if issubclass(MODELS[n], Retriever) == retrieves]
+        raise ConfigError(
+            f"`{where}.model` is `{stage.model}`, which is no {'retriever' if retrieves else 'ranker'}",
+            hint=f"available: {', '.join(sorted(fit))}",
+        )
+    from_plain(MODELS[stage.model].Config, stage.config, where=f"{where}.config")
+    from_plain(TrainConfig, stage.train, where=f"{where}.train")
+    if stage.batch_size < 1:
+        raise ConfigError(f"`{where}.batch_size` is {stage.batch_size}", hint="a number of rows, at least 1")
 
 
 def _override(plain: dict[str, Any], override: str) -> None:

@@ -2,6 +2,8 @@
 
 work/data      the reader's output            work/workflow  the fitted ETL
 work/split     raw rows, train and test       work/features  train, test, users, items (docs/contracts.md)
+
+Where whole users are held out, `split/known` is what is known of them and `features/held_out` their table.
 """
 
 from __future__ import annotations
@@ -12,17 +14,17 @@ from pathlib import Path
 import polars as pl
 
 from falconet import ops
-from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
+from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.etl.dataset import Dataset
 from falconet.etl.selector import Node
-from falconet.etl.split import write_split
 from falconet.etl.workflow import FittedWorkflow, Workflow
 from falconet.etl.writer import Shuffle
 from falconet.io.artifact import read_manifest, write_artifact
 from falconet.recipe.config import ColumnsConfig, PrepareConfig, Recipe
 from falconet.recipe.names import ROW
 from falconet.recipe.source import RawData, read_data
-from falconet.recipe.tables import write_items, write_users
+from falconet.recipe.split import KNOWN, split_rows
+from falconet.recipe.tables import write_items, write_strangers, write_users
 
 
 def item_features(items: pl.DataFrame | None, columns: ColumnsConfig) -> tuple[list[str], list[str]]:
@@ -103,42 +105,37 @@ def prepare(recipe: Recipe, work: Path, *, step: str) -> None:
     """Raw files to `work/split`, `work/workflow` and `work/features`, each written whole or not at all."""
     raw = read_data(recipe, work)
     columns = raw.columns
-    split = write_split(
-        raw.interactions,
-        work / "split",
-        kind=recipe.split.kind,
-        user=columns.user,
-        time=columns.time,
-        ratio=recipe.split.ratio,
-        seed=recipe.split.seed,
-        overwrite=True,
-    )
-    train, test = Dataset(split / "train"), Dataset(split / "test")
-    if not train.rows or not test.rows:
-        raise DataError(
-            f"the split of `{recipe.data.path}` has {train.rows} training and {test.rows} test rows",
-            hint="`split.kind` and `split.ratio` decide what is kept for the test",
-        )
+    split = work / "split"
+    split_rows(raw.interactions, columns, recipe.split, split, where=recipe.data.path)
+    train = Dataset(split / "train")
     leave_last = recipe.split.kind == "leave_last"
     fitted = plan(raw.items, columns, recipe.prepare, ties_by_row=leave_last).fit(train)
     fitted.save(work / "workflow", overwrite=True)
-    write_features(fitted, {"train": train, "test": test}, raw, recipe.seed, work / "features", step=step)
+    parts = {name: Dataset(split / name) for name in ("train", KNOWN, "test") if (split / name).is_dir()}
+    write_features(fitted, parts, raw, recipe, work / "features", step=step)
 
 
 def write_features(
     fitted: FittedWorkflow,
     parts: Mapping[str, Dataset],
     raw: RawData,
-    seed: int,
+    recipe: Recipe,
     out: Path,
     *,
     step: str,
 ) -> None:
-    """The four tables of docs/contracts.md under one manifest."""
+    """The tables of docs/contracts.md under one manifest. `parts`: train, test and, of held-out users, known."""
     parents = {name: read_manifest(out.parent / name, name).sha256 for name in ("split", "workflow")}
     with write_artifact(out, "features", parents=parents, extra={"step": step}, overwrite=True) as draft:
-        for name, data in parts.items():
+        for name in ("train", "test"):
             shuffle = Shuffle.FULL if name == "train" else Shuffle.NONE
-            fitted.transform(data, out_of_fold=True).to_parquet(draft.path / name, shuffle=shuffle, seed=seed)
+            rows = fitted.transform(parts[name], out_of_fold=True)
+            rows.to_parquet(draft.path / name, shuffle=shuffle, seed=recipe.seed)
         write_items(fitted, parts["train"], raw.items, raw.columns, draft.path / "items")
-        write_users(fitted, parts["train"], parts["test"], raw.columns, draft.path / "users")
+        if KNOWN in parts:
+            nothing = Dataset(parts["test"].scan().head(0).collect())
+            write_users(fitted, parts["train"], nothing, raw.columns, draft.path / "users")
+            held_out = draft.path / "held_out"
+            write_strangers(fitted, parts[KNOWN], parts["test"], raw.columns, recipe.prepare, held_out)
+        else:
+            write_users(fitted, parts["train"], parts["test"], raw.columns, draft.path / "users")

@@ -38,13 +38,25 @@ def run(recipe: Recipe, work: str | Path, *, only: str | None = None) -> dict[st
     With `only`, that single step, whose inputs must be there. Raises ArtifactError when another run holds the folder.
     """
     work = Path(work)
+    return _run([step for step in steps(recipe, work) if only in (None, step.name)], work)
+
+
+def compare(recipe: Recipe, work: str | Path) -> dict[str, Any]:
+    """Prepare, train what `[[compare]]` names, evaluate it beside Popular and EASE: the report.
+
+    Raises ArtifactError when another run holds the folder.
+    """
+    work = Path(work)
+    return _run([*steps(recipe, work)[:1], _comparison(recipe, work)], work)
+
+
+def _run(chosen: list[Step], work: Path) -> dict[str, Any]:
     _check_ours(work)
     with locked(work):
-        for folder in (work, work / "runs"):
+        for folder in (work, work / "runs", work / "runs/compare"):
             clean(folder)
-        for step in steps(recipe, work):
-            if only is None or step.name == only:
-                _run_step(step)
+        for step in chosen:
+            _run_step(step)
     report = work / "report.json"
     return json.loads(report.read_bytes()) if report.is_file() else {}
 
@@ -60,6 +72,29 @@ def _run_step(step: Step) -> None:
     note(f"{step.name}: done in {time.monotonic() - start:.1f} s")
 
 
+def _settings(recipe: Recipe, *names: str) -> Mapping[str, Any]:
+    return {"seed": recipe.seed, **{name: to_plain(getattr(recipe, name)) for name in names}}
+
+
+def _key(step: str, reads: Mapping[str, Any], *inputs: str) -> str:
+    return config_hash({"step": step, "settings": reads, "inputs": inputs})
+
+
+_MEASURED = ("evaluate", "columns", "split", "protocol", "compare")  # what a report depends on beside the models
+
+
+def _comparison(recipe: Recipe, work: Path) -> Step:
+    """The step that evaluates without the recipe's own stages."""
+    from falconet.recipe import stages
+
+    return Step(
+        "compare",
+        lambda: _key("compare", _settings(recipe, *_MEASURED), read_manifest(work / "features", "features").sha256),
+        lambda k: stages.report_key(work) == k,
+        lambda k: stages.compare(recipe, work, step=k),
+    )
+
+
 def steps(recipe: Recipe, work: Path) -> list[Step]:
     """The recipe's steps in their order."""
     # Imported here, so that `falconet --help` loads neither torch nor Polars.
@@ -67,7 +102,7 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
     from falconet.recipe.prepare import prepare
 
     def settings(*names: str) -> Mapping[str, Any]:
-        return {"seed": recipe.seed, **{name: to_plain(getattr(recipe, name)) for name in names}}
+        return _settings(recipe, *names)
 
     def manifest(name: str, kind: str) -> str:
         try:
@@ -79,13 +114,10 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
                 hint=f"`falconet {maker}` makes it, `falconet run` makes all there is to make, in order",
             ) from error
 
-    def key(step: str, reads: Mapping[str, Any], *inputs: str) -> str:
-        return config_hash({"step": step, "settings": reads, "inputs": inputs})
-
     def prepare_key() -> str:
         data = {**to_plain(recipe.data), "path": None, "items": None}
         reads = {**settings("split", "columns", "prepare"), "data": data}
-        return key("prepare", reads, raw_fingerprint(recipe))
+        return _key("prepare", reads, raw_fingerprint(recipe))
 
     def features() -> str:
         return manifest("features", "features")
@@ -99,13 +131,13 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
         ),
         Step(
             "retriever",
-            lambda: key("retriever", settings("retriever", "columns"), features()),
+            lambda: _key("retriever", settings("retriever", "columns"), features()),
             lambda k: is_complete(work / "runs/retriever", "run", step=k),
             lambda k: stages.train_retriever(recipe, work, step=k),
         ),
         Step(
             "ranker",
-            lambda: key(
+            lambda: _key(
                 "ranker",
                 settings("retriever", "ranker", "bundle", "columns"),
                 features(),
@@ -116,9 +148,9 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
         ),
         Step(
             "evaluate",
-            lambda: key(
+            lambda: _key(
                 "evaluate",
-                settings("evaluate", "bundle", "columns", "split"),
+                settings(*_MEASURED, "bundle"),
                 features(),
                 manifest("runs/retriever", "run"),
                 manifest("runs/ranker", "run"),
@@ -128,7 +160,7 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
         ),
         Step(
             "bundle",
-            lambda: key(
+            lambda: _key(
                 "bundle",
                 settings("bundle", "columns", "prepare"),
                 features(),

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
-from falconet.config import from_plain
+from falconet.config import config_hash, from_plain, to_plain
 from falconet.errors import ConfigError, FalconetError
-from falconet.evaluation.candidates import build_candidates
+from falconet.evaluation.candidates import build_candidates, candidate_rows
 from falconet.evaluation.cut import CandidateConfig, count_items, read_interactions, write_scout_rows
 from falconet.evaluation.evaluate import EvaluationConfig
 from falconet.evaluation.evaluate import evaluate as evaluate_models
+from falconet.evaluation.recommend import Recommends, Retrieval, TwoStage
 from falconet.evaluation.report import read_report, write_report
-from falconet.evaluation.tables import read_items, read_users
+from falconet.evaluation.tables import HELD_OUT, read_items, read_users
 from falconet.io.artifact import is_complete, read_manifest, write_artifact
-from falconet.io.footer import data_files
+from falconet.io.footer import data_files, read_schema
 from falconet.loader.loader import Loader
-from falconet.models.base import MODELS, Retriever
+from falconet.models.base import MODELS, Model, Retriever
 from falconet.models.closed_form import ClosedForm
 from falconet.models.store import load_model, save_model
 from falconet.progress import note
 from falconet.recipe.config import Recipe, StageConfig
 from falconet.recipe.names import inner_columns
+from falconet.recipe.protocol import protocol_of
+from falconet.schema import Schema
 from falconet.serve.bundle import ServingConfig, build_bundle
 from falconet.train.trainer import TrainConfig, Trainer
 
@@ -51,6 +56,7 @@ def train_ranker(recipe: Recipe, work: Path, *, step: str) -> None:
             write_scout_rows(work / "features/train", work / "scout", config, step=step)
         if not is_complete(work / "runs/scout", "run", step=step):
             _train(recipe.retriever, work / "scout", work / "runs/scout", recipe.seed, step)
+        held_out = work / "features" / HELD_OUT
         build_candidates(
             _retriever(work),
             read_items(work / "features/items"),
@@ -58,6 +64,7 @@ def train_ranker(recipe: Recipe, work: Path, *, step: str) -> None:
             work / "candidates",
             config,
             scout=_retriever(work, "scout"),
+            strangers=read_users(held_out) if held_out.is_dir() else None,
             parents={name: read_manifest(work / "runs" / name, "run").sha256 for name in ("retriever", "scout")},
             step=step,
         )
@@ -65,24 +72,71 @@ def train_ranker(recipe: Recipe, work: Path, *, step: str) -> None:
 
 
 def evaluate(recipe: Recipe, work: Path, *, step: str) -> None:
-    """Everything trained to `work/report.json`."""
-    config = EvaluationConfig(k=recipe.evaluate.k, candidates=recipe.bundle.candidates, split=recipe.split.kind)
+    """Everything trained, and what `[[compare]]` names, to `work/report.json`."""
+    models = chain(compared(recipe, work), _own(recipe, work))
+    ranker = load_model(work / "runs/ranker/model")
     report = evaluate_models(
         work / "features",
-        _retriever(work),
-        load_model(work / "runs/ranker/model"),
-        work / "candidates",
-        config,
+        models,
+        evaluation_config(recipe),
+        ranker=ranker,
+        candidates=work / "candidates",
         key=step,
     )
     write_report(report, work / "report.json")
-    ndcg = {name: figures[f"ndcg@{recipe.evaluate.k}"]["value"] or 0.0 for name, figures in report["models"].items()}
+    metric = f"ndcg@{recipe.evaluate.k}"
+    ndcg = {name: one["ranking"][metric]["value"] or 0.0 for name, one in report["models"].items()}
     for better, worse in (("Popular", "retriever"), ("retriever", "two_stage")):
         if ndcg[worse] < ndcg[better]:
             note(
                 f"warning: {worse} ({ndcg[worse]:.4f}) is below {better} ({ndcg[better]:.4f}) in ndcg: "
                 "more epochs, more data, or other settings of its training may help"
             )
+
+
+def compare(recipe: Recipe, work: Path, *, step: str) -> None:
+    """What `[[compare]]` names, beside Popular and EASE, to `work/report.json`: no stage needs to be trained."""
+    report = evaluate_models(work / "features", compared(recipe, work), evaluation_config(recipe), key=step)
+    write_report(report, work / "report.json")
+
+
+def evaluation_config(recipe: Recipe) -> EvaluationConfig:
+    """What a recipe measures, and by whose protocol."""
+    published = None if recipe.protocol is None else protocol_of(recipe.protocol).published
+    return EvaluationConfig(
+        k=recipe.evaluate.k,
+        ks=recipe.evaluate.ks,
+        map_by=recipe.evaluate.map_by,
+        recall_by=recipe.evaluate.recall_by,
+        split=recipe.split.kind,
+        protocol=recipe.protocol,
+        published={} if published is None else to_plain(published),
+    )
+
+
+def compared(recipe: Recipe, work: Path) -> Iterator[tuple[str, Retriever]]:
+    """The models of `[[compare]]`, one after the other; what is trained by gradient is kept in `work/runs/compare`."""
+    rows = work / "features/train"
+    features = read_manifest(work / "features", "features").sha256
+    for one in recipe.compare:
+        if issubclass(MODELS[one.model], ClosedForm):
+            yield one.name, _fit(one, rows, recipe.seed)
+            continue
+        folder = work / "runs/compare" / one.name
+        step = config_hash({"step": "compare", "settings": one, "seed": recipe.seed, "inputs": features})
+        if not is_complete(folder, "run", step=step):
+            note(f"{one.name} …")
+            _train(one, rows, folder, recipe.seed, step)
+        yield one.name, _retriever(work, f"compare/{one.name}")
+
+
+def _own(recipe: Recipe, work: Path) -> Iterator[tuple[str, Retriever | Recommends]]:
+    """The recipe's retriever, and its two stages as one."""
+    items, retriever = read_items(work / "features/items"), _retriever(work)
+    rows = candidate_rows(read_users(work / "features/users"), items)
+    yield "retriever", retriever
+    ranker = load_model(work / "runs/ranker/model")
+    yield "two_stage", TwoStage(Retrieval(retriever, items), rows, ranker, recipe.bundle.candidates)
 
 
 def report_key(work: Path) -> str | None:
@@ -132,29 +186,40 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, (int, float, str)) else str(value)
 
 
+def _fit(stage: StageConfig, rows: Path, seed: int) -> ClosedForm:
+    """A model in closed form, fitted on a folder of rows."""
+    if stage.train:
+        raise ConfigError(
+            f"`{stage.model}` has no training to set `{min(stage.train)}` of", hint="it is fitted, not trained"
+        )
+    model = _build(stage, read_schema(rows), seed)
+    assert isinstance(model, ClosedForm)
+    return model.fit(read_interactions(rows))
+
+
+def _build(stage: StageConfig, schema: Schema, seed: int) -> Model:
+    torch.manual_seed(seed)
+    kind = MODELS[stage.model]
+    return kind.from_schema(schema, from_plain(kind.Config, stage.config, where="config"))
+
+
 def _train(stage: StageConfig, rows: Path, folder: Path, seed: int, step: str) -> None:
     """Train a stage's model on a folder of rows, or fit it where it has a closed form.
 
     A run of this step goes on where it stopped, another's is replaced.
     """
-    loader = Loader(rows, batch_size=stage.batch_size, shuffle=True, seed=seed)
-    kind = MODELS[stage.model]
-    torch.manual_seed(seed)
-    model = kind.from_schema(loader.schema, from_plain(kind.Config, stage.config, where="config"))
-    if isinstance(model, ClosedForm):
-        if stage.train:
-            raise ConfigError(
-                f"`{stage.model}` has no training to set `{min(stage.train)}` of", hint="it is fitted, not trained"
-            )
-        model.fit(read_interactions(rows))
+    if issubclass(MODELS[stage.model], ClosedForm):
+        model = _fit(stage, rows, seed)
         with write_artifact(folder, "run", extra={"step": step}, overwrite=True) as draft:
             save_model(model, draft.path / "model")
         return
-    if isinstance(model, Retriever):
-        model.set_counts(count_items(rows, len(model.counts)))
+    loader = Loader(rows, batch_size=stage.batch_size, shuffle=True, seed=seed)
+    trained = _build(stage, loader.schema, seed)
+    if isinstance(trained, Retriever):
+        trained.set_counts(count_items(rows, len(trained.counts)))
     config = from_plain(TrainConfig, {"seed": seed, **stage.train}, where="train")
     _remove_damaged(folder)
-    Trainer(config, folder=folder).fit(model, loader, resume="auto", step_key=step)
+    Trainer(config, folder=folder).fit(trained, loader, resume="auto", step_key=step)
 
 
 def _remove_damaged(folder: Path) -> None:

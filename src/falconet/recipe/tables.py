@@ -7,9 +7,10 @@ from pathlib import Path
 import polars as pl
 
 from falconet.etl.dataset import Dataset
+from falconet.etl.split import NUMBER
 from falconet.etl.workflow import FittedWorkflow
 from falconet.io.artifact import write_artifact
-from falconet.recipe.config import ColumnsConfig
+from falconet.recipe.config import ColumnsConfig, PrepareConfig
 from falconet.schema import FOOTER_KEY, Column, Schema, Tag
 
 
@@ -47,9 +48,36 @@ def write_items(
 
 def write_users(fitted: FittedWorkflow, train: Dataset, test: Dataset, columns: ColumnsConfig, out: Path) -> None:
     """One row per training user, by ascending code: code, raw id, features as known at the end, `seen`, `relevant`."""
+    frame = _people(fitted, train, test, columns)
+    side = fitted.prune(tags=[Tag.USER])
+    asked = {name: pl.lit(None, dtype=train.schema[name]) for name in side.input_columns if name != columns.user}
+    features = side.transform(frame.select(pl.col(columns.user), **asked))
+    _write_people(fitted, features, frame, columns, out)
+
+
+def write_strangers(
+    fitted: FittedWorkflow, known: Dataset, test: Dataset, columns: ColumnsConfig, prepare: PrepareConfig, out: Path
+) -> None:
+    """The same for users whom training does not know, in the order of their ids: histories are what is `known`.
+
+    Items that training does not know are left out of `seen` and of histories.
+    """
+    frame = _people(fitted, known, test, columns)
+    side = fitted.prune(tags=[Tag.USER])
+    asked = {name: pl.lit(None, dtype=known.schema[name]) for name in side.input_columns if name != columns.user}
+    features = side.transform(frame.select(pl.col(columns.user), **asked))
+    if prepare.history != "none":
+        order = pl.col("seen") if prepare.history == "earlier" else pl.col("seen_by_row")
+        features = features.with_columns(frame.select(order.list.tail(prepare.max_items).alias("history")))
+    _write_people(fitted, features, frame, columns, out)
+
+
+def _people(fitted: FittedWorkflow, known: Dataset, test: Dataset, columns: ColumnsConfig) -> pl.DataFrame:
+    """Raw id, `user_code`, `seen` by time and by row, `relevant`, `relevant_unknown`; in the order of codes and ids."""
     user, item = columns.user, columns.item
-    order = [name for name in (columns.time, "row") if name is not None]
+    order = [name for name in (columns.time, NUMBER) if name is not None]
     codes = fitted.prune(outputs=[user, item])
+    is_known = pl.col("item_code") >= fitted.schema[item].first_code
 
     def coded(data: Dataset) -> pl.DataFrame:
         raw = data.scan().select(user, item, *order).collect()
@@ -59,30 +87,34 @@ def write_users(fitted: FittedWorkflow, train: Dataset, test: Dataset, columns: 
         )
 
     seen = (
-        coded(train)
+        coded(known)
         .sort(order)
         .group_by(user, maintain_order=True)
-        .agg(pl.col("user_code").first(), seen=pl.col("item_code"))
+        .agg(
+            pl.col("user_code").first(),
+            seen=pl.col("item_code").filter(is_known),
+            seen_by_row=pl.col("item_code").sort_by(NUMBER).filter(is_known.sort_by(NUMBER)),
+        )
     )
-    first = fitted.schema[item].first_code
     relevant = (
         coded(test)
         .group_by(user, maintain_order=True)
-        .agg(
-            relevant=pl.col("item_code").filter(pl.col("item_code") >= first),
-            relevant_unknown=(pl.col("item_code") < first).sum().cast(pl.Int32),
-        )
+        .agg(relevant=pl.col("item_code").filter(is_known), relevant_unknown=(~is_known).sum().cast(pl.Int32))
     )
     frame = seen.join(relevant, on=user, how="left", maintain_order="left").with_columns(
         pl.col("relevant").fill_null([]), pl.col("relevant_unknown").fill_null(0)
     )
+    return frame.sort("user_code", user)
+
+
+def _write_people(
+    fitted: FittedWorkflow, features: pl.DataFrame, frame: pl.DataFrame, columns: ColumnsConfig, out: Path
+) -> None:
+    user = columns.user
     side = fitted.prune(tags=[Tag.USER])
-    types = train.schema
-    asked = {name: pl.lit(None, dtype=types[name]) for name in side.input_columns if name != user}
-    features = side.transform(frame.select(pl.col(user), **asked))
     names = [name for name in features.columns if name != user]
-    frame = pl.concat([features, frame.rename({user: "user_id"}).drop("user_code")], how="horizontal").sort(user)
-    codes_dtype = str(fitted.schema[item].dtype)
+    frame = frame.rename({user: "user_id"}).drop("user_code", "seen_by_row")
+    codes_dtype = str(fitted.schema[columns.item].dtype)
     lists = [Column(name=n, dtype=codes_dtype, list="ragged", nullable=False) for n in ("seen", "relevant")]
     schema = Schema(
         (
@@ -93,7 +125,7 @@ def write_users(fitted: FittedWorkflow, train: Dataset, test: Dataset, columns: 
             Column(name="relevant_unknown", dtype="int32", nullable=False),
         )
     )
-    write_table(frame, schema, out)
+    write_table(pl.concat([features, frame], how="horizontal"), schema, out)
 
 
 def write_table(frame: pl.DataFrame, schema: Schema, out: Path) -> None:

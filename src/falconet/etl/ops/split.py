@@ -16,7 +16,7 @@ from falconet.etl.op import OPS, KeyedOp
 from falconet.etl.table import one_value
 from falconet.schema import Column
 
-Kind = Literal["random", "leave_last", "time"]
+Kind = Literal["random", "stratified", "leave_last", "time"]
 
 
 @OPS.register()
@@ -27,6 +27,8 @@ class Split(KeyedOp):
     "random": of a user's n rows round(n * `ratio`), at least one, are for training, round(n * `valid_ratio`) for
     validation, the rest for test, at least one where n > 1 and the ratios leave something; which ones follows from the
     stable hash of (seed, row number).
+    "stratified": as "random", but round(n * `ratio`), a half to the even number, and all n where that rounds up to it;
+    with items as `user` it is the stratified split of Microsoft Recommenders.
     "leave_last": a user's last row by time is for test (and with a `valid_ratio` above 0 the one before for
     validation), ties in file order; a user's first row is always for training.
     "time": rows before the `ratio` quantile of all times are for training, from the `ratio + valid_ratio` quantile on
@@ -44,8 +46,8 @@ class Split(KeyedOp):
     cutoff: int | float | dt.datetime | dt.date | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("random", "leave_last", "time"):
-            raise ConfigError(f"Split kind={self.kind!r}", hint='"random", "leave_last" or "time"')
+        if self.kind not in ("random", "stratified", "leave_last", "time"):
+            raise ConfigError(f"Split kind={self.kind!r}", hint='"random", "stratified", "leave_last" or "time"')
         if not 0 < self.ratio < 1:
             raise ConfigError(f"Split ratio={self.ratio}", hint="the share of training rows, between 0 and 1")
         if not 0 <= self.valid_ratio < 1 or self.ratio + self.valid_ratio > 1:
@@ -61,7 +63,7 @@ class Split(KeyedOp):
 
     @property
     def order(self) -> tuple[str, ...]:
-        return () if self.kind == "random" or self.time is None else (self.time,)
+        return () if self.kind in ("random", "stratified") or self.time is None else (self.time,)
 
     @property
     def also(self) -> tuple[str, ...]:
@@ -92,6 +94,12 @@ class Split(KeyedOp):
             valid = (left == 2) & (n > 2) & pl.lit(self.valid_ratio > 0)
             return frame.with_columns(_named(test, valid).alias("split"))
         place = self._of_user(hash_expr(pl.col(ROW), self.seed).rank("ordinal")).cast(pl.Int64)
+        if self.kind == "stratified":
+            train, last = (
+                (n * share).round(mode="half_to_even").cast(pl.Int64)
+                for share in (self.ratio, self.ratio + self.valid_ratio)
+            )
+            return frame.with_columns(_named(place > last, place > train).alias("split"))
         train = pl.max_horizontal((n * self.ratio + 0.5).floor().cast(pl.Int64), pl.lit(1, dtype=pl.Int64))
         last = train + (n * self.valid_ratio + 0.5).floor().cast(pl.Int64)
         if self.ratio + self.valid_ratio < 1:

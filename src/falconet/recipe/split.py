@@ -1,0 +1,86 @@
+"""Raw rows to what is learned from and what is asked: `work/split`, by the settings of `[split]`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from falconet.compute.executor import ROW
+from falconet.errors import ConfigError, DataError
+from falconet.etl.dataset import Dataset
+from falconet.etl.hash_expr import hash_expr
+from falconet.etl.ops.split import Split
+from falconet.etl.split import NUMBER, write_split
+from falconet.io.artifact import write_artifact
+from falconet.progress import note
+from falconet.recipe.config import ColumnsConfig, SplitConfig
+
+KNOWN = "known"
+"""The folder of rows that are known of held-out users."""
+
+
+def split_rows(data: Dataset, columns: ColumnsConfig, config: SplitConfig, out: Path, *, where: str) -> None:
+    """Write `out` with the folders `train` and `test`, and `known` where whole users are held out.
+
+    `where`: what errors call the data. Raises DataError where a split leaves nothing to learn from or nothing to ask.
+    """
+    data = _kept(data, columns, config)
+    if config.kind == "users":
+        _hold_out_users(data, columns, config, out)
+    else:
+        write_split(
+            data,
+            out,
+            kind=config.kind,
+            user=columns.item if config.kind == "stratified" else columns.user,
+            time=columns.time,
+            ratio=config.ratio,
+            seed=config.seed,
+            overwrite=True,
+        )
+    train, test = Dataset(out / "train").rows, Dataset(out / "test").rows
+    if not train or not test:
+        raise DataError(
+            f"the split of `{where}` has {train} training and {test} test rows",
+            hint="`split.kind` and `split.ratio` decide what is kept for the test",
+        )
+
+
+def _kept(data: Dataset, columns: ColumnsConfig, config: SplitConfig) -> Dataset:
+    """The rows of a rating that is high enough, of users who then have enough of them."""
+    frame = data.scan()
+    if config.min_rating is not None:
+        if columns.rating is None:
+            raise ConfigError(
+                f"`split.min_rating` is {config.min_rating}, but `columns.rating` is empty",
+                hint="name the column of ratings, or leave `min_rating` out",
+            )
+        rating = pl.col(columns.rating)
+        frame = frame.filter((rating >= config.min_rating) & rating.cast(pl.Float64).is_not_nan())
+    if config.min_items > 1:
+        frame = frame.filter(pl.len().over(columns.user) >= config.min_items)
+    if config.min_rating is None and config.min_items == 1:
+        return data
+    kept = Dataset(frame)
+    note(f"{data.rows - kept.rows:,} of {data.rows:,} rows are below `split.min_rating` or `split.min_items`: left out")
+    return kept
+
+
+def _hold_out_users(data: Dataset, columns: ColumnsConfig, config: SplitConfig, out: Path) -> None:
+    """Some users' rows go to `known` and `test`, all others' to `train`; which users, the seed and their ids say."""
+    rows = data.scan(row_numbers=True)
+    user = pl.col(columns.user)
+    users = rows.select(user.unique().sort()).collect()
+    number = min(max(round(len(users) * config.held_out), 1), len(users) - 1)
+    held = users.sort(hash_expr(user, config.seed), columns.user).head(number)
+    split = Split(kind="random", user=columns.user, ratio=config.ratio, seed=config.seed)
+    theirs = split.apply(rows.join(held.lazy(), on=columns.user, how="semi").sort(ROW), (columns.user,)).collect()
+    with write_artifact(out, "split", overwrite=True, extra={"seed": config.seed}) as draft:
+        for name in ("train", KNOWN, "test"):
+            (draft.path / name).mkdir()
+        others = rows.join(held.lazy(), on=columns.user, how="anti", maintain_order="left").rename({ROW: NUMBER})
+        others.sink_parquet(draft.path / "train/part-00000.parquet", compression="lz4", row_group_size=131_072)
+        for name, part in ((KNOWN, "train"), ("test", "test")):
+            chosen = theirs.filter(pl.col("split") == part).drop("split").rename({ROW: NUMBER}).sort(NUMBER)
+            chosen.write_parquet(draft.path / name / "part-00000.parquet", compression="lz4", row_group_size=131_072)

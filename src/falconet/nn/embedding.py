@@ -27,6 +27,7 @@ Pooling = Literal["mean", "sum"]
 PADDING = 0
 _DIRECT = 64  # a table of up to this many rows per id is cheaper to mark than the ids are to sort
 _FEW = 64  # lists of so few distinct values are pooled by a matrix product, whose way back needs no sorting
+_FILL = 1024
 _BLOCK = 1 << 18  # numbers that are read and rounded at once, so that they need not leave the processor's cache
 
 
@@ -38,7 +39,7 @@ Reader = Callable[[Tensor], Tensor]
 class Touched:
     """The distinct ids [U] of one table that one look-up read, and their rows [U, D], a leaf that gets a gradient.
 
-    The rows are in bfloat16 where only a layer reads them that rounds them to it anyway.
+    The rows are in bfloat16 where only a layer reads them that rounds them to it anyway. Many are followed by padding.
     """
 
     table: str
@@ -230,7 +231,7 @@ class Tables(nn.Module):
             rows_UD = F.embedding(ids_U.to(weight.device), weight, padding_idx=PADDING).to(ids_U.device)
         else:
             with torch.no_grad():
-                rows_UD = _rows(weight, ids_U, dtype) if reader is None else reader(ids_U).to(dtype)
+                rows_UD = _rows(weight, _filled(ids_U), dtype) if reader is None else reader(ids_U).to(dtype)
             if self._collected is not None:
                 rows_UD.requires_grad_(torch.is_grad_enabled())
                 self._collected.append(Touched(table, ids_U, rows_UD))
@@ -268,6 +269,13 @@ def distinct(ids_N: Tensor, cardinality: int) -> tuple[Tensor, Tensor]:
     place = torch.empty(cardinality, dtype=torch.int64, device=ids_N.device)
     place[ids_U] = torch.arange(len(ids_U), device=ids_N.device)
     return ids_U, place.index_select(0, ids_N)
+
+
+def _filled(ids_U: Tensor) -> Tensor:
+    """Many ids filled up with padding to a multiple of 1,024: for every new shape oneDNN makes new kernels, which takes
+    as long as the product."""
+    missing = -len(ids_U) % _FILL
+    return ids_U if len(ids_U) < 4 * _FILL else F.pad(ids_U, (0, missing), value=PADDING)
 
 
 def _rows(weight: Tensor, ids_U: Tensor, dtype: torch.dtype) -> Tensor:

@@ -172,7 +172,7 @@ class TableOptimizer:
                 name = self._names.get((module, one.table))
                 if name is not None and one.rows.grad is not None:
                     # Padding is always the first of the distinct ids, and learns nothing.
-                    read[name].append(RowGradient(self._sizes[name].rows, one.ids[1:], one.rows.grad[1:]))
+                    read[name].append(RowGradient(self._sizes[name].rows, one.ids[1:], one.rows.grad[1 : len(one.ids)]))
         mine = {name: add_up(parts) if parts else self._nothing(name) for name, parts in read.items()}
         replicated = {name: gradient for name, gradient in mine.items() if not self.plan[name].is_dealt}
         found = self._exchange.add_up(replicated)

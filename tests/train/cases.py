@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from falconet.train.callbacks import Callback
 from falconet.train.runtime import Runtime
 from falconet.train.trainer import Trainer
 from train.workers import (
+    USERS,
+    CutOff,
+    Each,
     OneSided,
     Rows,
     assert_equal_replicas,
@@ -241,6 +246,48 @@ def half(data: Path) -> float:
     return float(result.metrics["loss"])
 
 
+class TwoNames(nn.Module):
+    """A table that stands in the model twice, a layer of two names, and a buffer that follows a process's own rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = Tables([Column(name="user", dtype="int32", cardinality=USERS)], 4)
+        self.again = self.tables
+        self.layer = nn.Linear(4, 1)
+        self.same = self.layer
+        self.register_buffer("taken", torch.zeros(()))
+
+    def loss(self, batch: Batch) -> Tensor:
+        if self.training:
+            self.taken += batch.rows
+        return (self._side(batch, self.tables, self.layer) - self._side(batch, self.again, self.same) / 2).square()
+
+    def _side(self, batch: Batch, tables: Tables, layer: nn.Linear) -> Tensor:
+        logits: Tensor = layer(tables(batch)["user"]).squeeze(1)
+        return logits - batch.targets["liked"]
+
+
+def train_two_names(data: Path, held_out: Path, runtime: Runtime) -> dict[str, Tensor]:
+    """Weights after a run that was cut off after step 7 and went on elsewhere, and that was then opened once more."""
+    with contextlib.ExitStack() as stack:
+        made = runtime.on_main(lambda: stack.enter_context(tempfile.TemporaryDirectory()))
+        for placement, stop in (("row", 7), ("replicated", None), ("table", None)):
+            torch.manual_seed(2)
+            model = TwoNames()
+
+            def cut_off(step: int, loss: float, stop: int | None = stop) -> None:
+                if step == stop:
+                    raise CutOff
+
+            chosen = replace(CONSTANT, snapshot_steps=5, table_placement=placement)
+            trainer = Trainer(chosen, Path(made) / "run", runtime, [Each(cut_off)])
+            with contextlib.suppress(CutOff):
+                trainer.fit(model, loader(data), loader(held_out), resume="auto")
+                assert_equal_replicas(model)
+        runtime.barrier()
+    return {name: x for name, x in weights(model).items() if name != "taken"}
+
+
 def agreeing(files: Path, data: Path, held_out: Path) -> dict[str, Any]:
     """All that comes to the same on any number of processes."""
     torch.set_num_threads(1)
@@ -255,4 +302,5 @@ def agreeing(files: Path, data: Path, held_out: Path) -> dict[str, Any]:
             "only_dense": train_only(OnlyDense),
             "rates": rates(data, held_out),
             "half": half(data),
+            "two_names": train_two_names(data, held_out, runtime),
         }

@@ -27,6 +27,7 @@ from train.workers import (
     fails_on_one,
     first_step,
     killed,
+    leaves_early,
     loader,
     net,
     softmax_gradients,
@@ -214,3 +215,10 @@ def test_a_prompts_function_is_explained(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_one_process_is_first_to_download(two: dict[str, Any]) -> None:
     assert two["found_it_there"] == [1.0]
+
+
+def test_a_process_that_ends_while_others_wait_for_it_is_named() -> None:
+    with pytest.raises(
+        DistributedError, match=r"process 0 of 2 failed(?s:.*)without an error had ended by then: process 1"
+    ):
+        launch(leaves_early, 2)

@@ -366,6 +366,13 @@ def fails_on_one() -> None:
         runtime.barrier()
 
 
+def leaves_early() -> None:
+    """Rank 1 is done; rank 0 waits for it."""
+    with Runtime.start() as runtime:
+        if runtime.rank == 0:
+            runtime.barrier()
+
+
 def dies_on_one(folder: Path) -> None:
     """Rank 1 is gone without a word; rank 0 notes its process id and waits."""
     with Runtime.start() as runtime:

@@ -241,7 +241,11 @@ class _Team:
             if not deadline and (self._failures or council.over(attempt)):
                 deadline = time.monotonic() + 1
         if self._failures:
-            return cause(list(self._failures.values()))
+            ending = cause(list(self._failures.values()))
+            done = ", ".join(str(first + local) for local in sorted(self._results))
+            if ending.follows and done:
+                ending = replace(ending, what=f"{ending.what}\nwithout an error had ended by then: process {done}")
+            return ending
         return Ending("done" if len(self._results) == len(self._pipes) else "cut")
 
     def dismiss(self) -> Any:

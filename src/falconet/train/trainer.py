@@ -185,7 +185,8 @@ class _Fit:
         self.look = _LOOK.get(runtime.device.type, 1)
         self.objective = Objective(model.to(runtime.device))
         self.optimizers = Optimizers(model, self.config, runtime)
-        if not self.optimizers.tables.weights and not trainable(model)[0]:
+        self.learning, self.parameters = trainable(model)  # before tables are dealt
+        if not self.learning:
             raise ConfigError(f"{type(model).__name__} has nothing to learn", hint="no parameter requires a gradient")
         self.recovery = Recovery(trainer.folder, model, self.optimizers, runtime)
         self.dtype = choose(self.config.precision, runtime)
@@ -345,11 +346,9 @@ class _Fit:
 
     def _announce(self) -> None:
         place, runtime, tables = self.position, self.runtime, self.optimizers.tables
-        learn, total = trainable(self.model)
-        learn += sum(weight.numel() for weight in tables.weights.values())
         device, precision = runtime.device.type, str(self.dtype).removeprefix("torch.")
         runtime.note(
-            f"{type(self.model).__name__}: {learn:,} of {total:,} parameters learn; "
+            f"{type(self.model).__name__}: {self.learning:,} of {self.parameters:,} parameters learn; "
             f"{runtime.world} process(es) on {device}, {precision}"
         )
         for line in tables.described:

@@ -118,3 +118,21 @@ def test_a_stopped_command_takes_its_private_files_with_it() -> None:
 def test_what_the_system_refuses_is_one_line() -> None:
     done = main_with("import os; os.mkdir('nowhere/below')")
     assert (done.returncode, done.stderr) == (1, "error: No such file or directory: `nowhere/below`\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), ("nothing says what to evaluate", "--protocol NAME --data FOLDER")),
+        (("--protocol", "vae"), ("nothing says what to evaluate",)),
+        ((DEMO, "--protocol", "vae"), ("--protocol and --data are for an evaluation without a recipe",)),
+        (("--protocol", "ms", "--data", "."), ("there is no protocol `ms`", "ms-stratified")),
+        (("--protocol", "vae", "--data", "nowhere"), ("no file or folder `nowhere`", "u.data")),
+    ],
+    ids=["nothing", "no data", "both", "unknown", "nowhere"],
+)
+def test_an_evaluation_that_nothing_describes(
+    arguments: tuple[object, ...], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert_explained(falconet("evaluate", *arguments, cwd=tmp_path), *words)
+    assert list(tmp_path.iterdir()) == []

@@ -107,7 +107,7 @@ def test_wrong_settings_say_so_before_data_is_read(frame: pl.DataFrame, tmp_path
         write_split(data, tmp_path / "b", kind="time", user="user")
     with pytest.raises(ConfigError, match="between 0 and 1"):
         ops.Split(ratio=1.0)
-    with pytest.raises(ConfigError, match='"random", "leave_last" or "time"'):
+    with pytest.raises(ConfigError, match='"random", "stratified", "leave_last" or "time"'):
         ops.Split(kind="fold")  # type: ignore[arg-type]
     write_split(data, tmp_path / "c", kind="random", user="user")
     with pytest.raises(ArtifactError, match="overwrite=True"):

@@ -20,7 +20,8 @@ _BLOCK = 1024  # rows whose sums a kernel makes at once
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """`nn.BatchNorm1d`, 2d and 3d over the rows of all processes; equal to them on one. [B, C] or [B, C, ...], float32;
+    """`nn.BatchNorm1d`, 2d and 3d over the rows of all processes; on one the same as these but
+    for the last bits, since sums of float32 are made as on several, in float64. [B, C] or [B, C, ...], float32;
     while it trains, [B, C] of bfloat16 stays that.
 
     A process may have any number of rows, also none. A global batch of a single row has no spread: it is normalised
@@ -44,7 +45,7 @@ class BatchNorm(nn.BatchNorm1d):
     def _normalise(self, x_BC: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None:
             return self._by_running(x_BC)
-        if not is_shared():
+        if not is_shared() and (x_BC.dtype != torch.float32 or x_BC.is_cuda):  # float32 is that of several processes
             return super().forward(x_BC) if len(x_BC) > 1 else self._by_running(x_BC)
         rows, mean_C, variance_C = _statistics(x_BC)
         if rows < 2:
@@ -74,7 +75,8 @@ class BatchNorm(nn.BatchNorm1d):
 def _statistics(x_BC: Tensor) -> tuple[int, Tensor, Tensor]:
     """Rows, mean and (biased) variance of the global batch, from every process's own."""
     mine = _merge(*_of_blocks(x_BC))
-    rows, mean_C, squares_C = _merge(*torch.split(from_all(torch.cat(mine)), [1, *[x_BC.shape[1]] * 2], dim=1))
+    all_WX = from_all(torch.cat(mine)) if is_shared() else torch.cat(mine).unsqueeze(0)
+    rows, mean_C, squares_C = _merge(*torch.split(all_WX, [1, *[x_BC.shape[1]] * 2], dim=1))
     return int(rows), mean_C.float(), (squares_C / rows).float()
 
 
@@ -126,15 +128,17 @@ class _Normalise(torch.autograd.Function):
         x_BC, mean_C, variance_C, weight_C = ctx.saved_tensors
         mine_2C = _sums(dy_BC, x_BC, mean_C, variance_C, ctx.eps)
         total_2C = mine_2C.clone()
-        dist.all_reduce(total_2C)
-        # With z = (x - mean) scale: dx = weight scale (dy - (sum of dy + z sum of dy z) / rows), as a sum of products.
+        if is_shared():
+            dist.all_reduce(total_2C)
+        # With z = (x - mean) scale: dx = weight scale (dy - (sum of dy + z sum of dy z) / rows). The mean is taken off
+        # first: among the products it would cost the digits that x and the mean have in common.
         scale_C = (variance_C + ctx.eps).rsqrt()
         each_C = scale_C if weight_C is None else scale_C * weight_C
         slope_C = each_C * scale_C * total_2C[1] / -ctx.rows
-        constant_C = each_C * total_2C[0] / -ctx.rows - slope_C * mean_C
+        constant_C = each_C * total_2C[0] / -ctx.rows
         dx_BC = torch.empty_like(x_BC, memory_format=torch.contiguous_format)
         for dx, dy, x in zip(_blocks(dx_BC), _blocks(dy_BC), _blocks(x_BC), strict=True):
-            dx.copy_(torch.addcmul(constant_C, x.float(), slope_C).addcmul_(dy.float(), each_C))
+            dx.copy_((x.float() - mean_C).mul_(slope_C).addcmul_(dy.float(), each_C).add_(constant_C))
         if weight_C is None:
             return dx_BC, None, None, None, None, None, None
         return dx_BC, mine_2C[1], mine_2C[0], None, None, None, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 WIDTH = 8  # states merged by one task
+LOOK = 5.0  # seconds between two looks whether the workers that a value is sent to are all there
 ATTEMPTS = 4  # before a part that kills workers is given up, as Dask does itself
 
 
@@ -177,8 +179,18 @@ class DaskExecutor:
         if self._cluster is None and (new := set(client.nthreads()) - self._checked):
             clusters.check_workers(client, new)
             self._checked |= new
-        sent: Future[Any] = client.scatter(value, broadcast=True, hash=False)
-        return sent
+        before = set(client.nthreads())
+        sending = asyncio.run_coroutine_threadsafe(
+            client.scatter(value, broadcast=True, hash=False, asynchronous=True), client.loop.asyncio_loop
+        )
+        while True:
+            try:
+                sent: Future[Any] = sending.result(LOOK)
+                return sent
+            except TimeoutError:
+                if before - set(client.nthreads()):  # the client would wait for the answer of the dead for ever
+                    sending.cancel()
+                    raise CancelledError("a worker died while a value was sent to it") from None
 
     def _submit(self, fn: Callable[[T], R], parts: Sequence[T]) -> list[Future[Any]]:
         function = self._send(On(self._engine, fn))

@@ -187,10 +187,13 @@ class DaskExecutor:
             try:
                 sent: Future[Any] = sending.result(LOOK)
                 return sent
-            except TimeoutError:
-                if before - set(client.nthreads()):  # the client would wait for the answer of the dead for ever
+            except Exception as error:
+                # Where one dies meanwhile, Dask waits for its answer for ever, or does not know its name any more.
+                if before - set(client.nthreads()):
                     sending.cancel()
-                    raise CancelledError("a worker died while a value was sent to it") from None
+                    raise CancelledError("a worker died while a value was sent to it") from error
+                if not isinstance(error, TimeoutError):
+                    raise
 
     def _submit(self, fn: Callable[[T], R], parts: Sequence[T]) -> list[Future[Any]]:
         function = self._send(On(self._engine, fn))

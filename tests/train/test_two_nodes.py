@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from conftest import need
+from falconet.train.precision import bfloat16_is_fast
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -49,7 +51,9 @@ def test_touched_rows_cross_a_slow_link_faster_and_a_killed_node_is_named() -> N
     assert "both went on at step" in lines[1]
     figures = {name: found["median"] for name, found in json.loads(lines[-1])["figures"].items()}
     assert figures["link_gbit"] < 1.05
-    # 8,192 rows of two tables with their ids, and the dense layers; all rows of both tables.
-    assert figures["ours_mb"] == pytest.approx(8192 * 2 * (64 * 4 + 4) / 1e6, rel=0.1)
+    # 8,192 rows of two tables with their ids, and the dense layers; all rows of both tables. Where the layers multiply
+    # in bfloat16, gradients of rows have no more digits than that.
+    wide = 2 if bfloat16_is_fast(torch.device("cpu")) else 4
+    assert figures["ours_mb"] == pytest.approx(8192 * 2 * (64 * wide + 4) / 1e6, rel=0.1)
     assert figures["dense_mb"] == pytest.approx((162_542 + 59_048) * 64 * 4 / 1e6, rel=0.05)
     assert figures["ratio"] > 1.5  # how much more depends on what else the cores do

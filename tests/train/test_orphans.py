@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from falconet.train.launch import whole_lines
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.timeout(240), pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")]
@@ -81,6 +85,26 @@ def test_a_notebook_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     assert printed == "(0, 3.0)\n"
     assert until(lambda: not any(alive(pid) for pid in pids)), pids
     assert "Traceback" not in messages
+
+
+def test_lines_of_several_processes_go_out_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under PYTHONUNBUFFERED, which is set here and in many containers, print() hands on a line in pieces."""
+    written: list[bytes] = []
+
+    class Output(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, text: Any) -> int:
+            written.append(bytes(text))
+            return len(text)
+
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(Output(), write_through=True))  # type: ignore[type-var]
+    whole_lines()
+    print("rank", 1, "of", 2)
+    print("no file", file=sys.stderr)
+    assert written == [b"rank 1 of 2\n", b"no file\n"]
 
 
 FAILS_TWICE = """

@@ -6,6 +6,7 @@ Launchers of several machines do that together (see `nodes`).
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import runpy
@@ -304,6 +305,7 @@ def _work(job: _Job, env: Mapping[str, str], pipe: Connection) -> None:
         signal.signal(_USR1, signal.SIG_IGN)  # until a training, or the script, knows what to do with it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {_USR1})
     os.environ |= env
+    whole_lines()
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(threads_each(job.nproc))
     try:
@@ -328,6 +330,13 @@ def _ending(error: BaseException) -> Ending:
 def _tell(pipe: Connection, outcome: Ending | tuple[Any]) -> None:
     with suppress(BrokenPipeError):  # the parent has seen enough and is ending everything
         pipe.send(outcome)
+
+
+def whole_lines() -> None:
+    """Have lines go out whole, one by one: all processes share an output, where pieces of lines would mix."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _flush() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -56,6 +58,31 @@ def test_mlp_rest_follows_first() -> None:
 def test_mlp_without_hidden_layers_is_linear() -> None:
     assert MLP(4, (), 1)(torch.zeros(2, 4)).tolist() == [[0], [0]]
     assert len(MLP(4, (), 1).rest) == 0
+
+
+def test_a_bias_that_batchnorm_undoes_has_no_gradient() -> None:
+    """Rows: on in all, in all but the last (of more than are looked at first), in none, in half."""
+    mlp = copy.deepcopy(MLP(4, (4,), 1))
+    x = torch.rand(200, 4) + 1
+    with torch.no_grad():
+        mlp.first.weight.copy_(torch.eye(4))
+    x[-1, 1] = -1
+    x[:, 2] *= -1
+    x[::2, 3] *= -1
+    mlp(x).square().sum().backward()
+    gradient = mlp.first.bias.grad
+    assert gradient is not None
+    assert gradient[[0, 2]].tolist() == [0, 0]
+    assert gradient[[1, 3]].abs().min() > 1e-3
+    before = gradient.clone()
+    mlp(x[:1]).sum().backward()  # normalised by the running statistics, which a shift does not move
+    assert gradient[0] != before[0]
+    mlp.zero_grad(set_to_none=False)
+    (mlp(x)[0] + mlp(x[:100])[0]).sum().backward()  # the second channel is on in all rows of the second alone
+    assert gradient[0] == 0
+    assert gradient[1].abs() > 1e-6
+    mlp.first.bias.requires_grad_(False)
+    mlp(x).sum().backward()
 
 
 def test_mlp_refuses_what_cannot_be() -> None:

@@ -12,11 +12,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from falconet.batch import Batch
 from falconet.loader.loader import Loader
+from falconet.loader.map_style import MapLoader
 from falconet.metrics.binary import BinaryMetrics
 from falconet.nn.embedding import Tables
+from falconet.nn.mlp import MLP
+from falconet.nn.supervised import Supervised
 from falconet.schema import Column
 from falconet.train import parallel
 from falconet.train.callbacks import Callback
@@ -246,6 +250,19 @@ def half(data: Path) -> float:
     return float(result.metrics["loss"])
 
 
+def few_rows() -> list[float]:
+    """The losses of 12 steps of Adam on rows of six kinds, in which most units of the first layer are on in all."""
+    random = torch.Generator().manual_seed(0)
+    kinds, seen = 0.3 + 0.05 * torch.randn(6, 8, generator=random), Seen()
+    y = torch.arange(120) % 6 % 2
+    torch.manual_seed(0)
+    model = Supervised(nn.Sequential(MLP(8, (64, 64), 1), nn.Flatten(0)), nn.BCEWithLogitsLoss(reduction="none"))
+    rows = MapLoader(TensorDataset(kinds[torch.arange(120) % 6], y.float()), batch_size=32, shuffle=True)
+    Trainer(config(epochs=3, learning_rate=0.01), callbacks=[seen]).fit(model, rows)
+    assert_equal_replicas(model)
+    return seen.losses
+
+
 class TwoNames(nn.Module):
     """A table that stands in the model twice, a layer of two names, and a buffer that follows a process's own rows."""
 
@@ -302,5 +319,6 @@ def agreeing(files: Path, data: Path, held_out: Path) -> dict[str, Any]:
             "only_dense": train_only(OnlyDense),
             "rates": rates(data, held_out),
             "half": half(data),
+            "few_rows": few_rows(),
             "two_names": train_two_names(data, held_out, runtime),
         }

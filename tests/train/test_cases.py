@@ -84,6 +84,7 @@ def assert_agrees(one: dict[str, Any], many: dict[str, Any], world: int) -> None
     assert sorted(ages) == sorted(one["uneven_files"][1])
     assert len(ages) == sum(SIZES)
     assert many["train_on_uneven_files"][1] == pytest.approx(one["train_on_uneven_files"][1], rel=1e-4)
+    assert many["few_rows"] == pytest.approx(one["few_rows"], rel=1e-3)
     for name in ("train_on_uneven_files", "fork_1", "fork_3", "only_tables", "only_dense", "two_names"):
         wanted, found = one[name], many[name]
         wanted, found = (wanted[0], found[0]) if isinstance(wanted, tuple) else (wanted, found)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from falconet.nn.collective import from_all, is_shared
 
 _BLOCK = 1024  # rows whose sums a kernel makes at once
+_FIRST = 64
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -27,6 +28,19 @@ class BatchNorm(nn.BatchNorm1d):
     A process may have any number of rows, also none. A global batch of a single row has no spread: it is normalised
     by the running statistics, which it leaves alone.
     """
+
+    _shift: tuple[nn.Parameter] | None = None  # in a tuple, as it is not this module's own
+    _hooked = 0  # id of the parameter that has the hook: a copy of a module has copies without
+    _unfelt: Tensor | None = None
+
+    def follow_relu(self, bias: nn.Parameter) -> None:
+        """Say that what comes in is relu(x + bias).
+
+        In a channel that is above zero in every row the bias is a shift, which makes no difference here. Its gradient,
+        zero in truth and rounding in fact, would be scaled up by Adam to a full step, another one on each number of
+        processes: so it is made zero.
+        """
+        self._shift = (bias,)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() < 2 or x.shape[1] != self.num_features:
@@ -45,15 +59,34 @@ class BatchNorm(nn.BatchNorm1d):
     def _normalise(self, x_BC: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None:
             return self._by_running(x_BC)
+        follows = self._shift is not None and self._shift[0].requires_grad and torch.is_grad_enabled()
+        above_C = _above_zero(x_BC.detach()) if follows else None
         if not is_shared() and (x_BC.dtype != torch.float32 or x_BC.is_cuda):  # float32 is that of several processes
+            self._leave_shifts(above_C, len(x_BC))
             return super().forward(x_BC) if len(x_BC) > 1 else self._by_running(x_BC)
-        rows, mean_C, variance_C = _statistics(x_BC)
+        rows, mean_C, variance_C, above_C = _statistics(x_BC, above_C)
+        self._leave_shifts(above_C, rows)
         if rows < 2:
             return self._by_running(x_BC)
         if self.training:
             self._track(rows, mean_C, variance_C)
         result: Tensor = _Normalise.apply(x_BC, self.weight, self.bias, mean_C, variance_C, rows, self.eps)  # type: ignore[no-untyped-call]
         return result
+
+    def _leave_shifts(self, above_C: Tensor | None, rows: int) -> None:
+        """In the next gradient of the bias in front, have the channels be zero that are above zero in every row."""
+        if self._shift is None or above_C is None:
+            return
+        (bias,) = self._shift
+        if self._hooked != id(bias):
+            bias.register_hook(self._without_shifts)  # type: ignore[no-untyped-call]
+            self._hooked = id(bias)
+        above_C = above_C & (rows > 1)  # one row is normalised by what others were
+        self._unfelt = above_C if self._unfelt is None else self._unfelt & above_C
+
+    def _without_shifts(self, gradient_C: Tensor) -> Tensor:
+        unfelt_C, self._unfelt = self._unfelt, None
+        return gradient_C if unfelt_C is None else gradient_C.masked_fill(unfelt_C, 0)
 
     def _by_running(self, x_BC: Tensor) -> Tensor:
         mean_C = x_BC.new_zeros(self.num_features) if self.running_mean is None else self.running_mean
@@ -72,12 +105,30 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 @torch.no_grad()
-def _statistics(x_BC: Tensor) -> tuple[int, Tensor, Tensor]:
-    """Rows, mean and (biased) variance of the global batch, from every process's own."""
-    mine = _merge(*_of_blocks(x_BC))
-    all_WX = from_all(torch.cat(mine)) if is_shared() else torch.cat(mine).unsqueeze(0)
-    rows, mean_C, squares_C = _merge(*torch.split(all_WX, [1, *[x_BC.shape[1]] * 2], dim=1))
-    return int(rows), mean_C.float(), (squares_C / rows).float()
+def _statistics(x_BC: Tensor, above_C: Tensor | None) -> tuple[int, Tensor, Tensor, Tensor | None]:
+    """Rows, mean and (biased) variance of the global batch, from every process's own, and whether all are above."""
+    rows, mean_C, squares_C = _merge(*_of_blocks(x_BC))
+    if is_shared():
+        more = [] if above_C is None else [above_C.double()]
+        widths = [len(x) for x in (rows, mean_C, squares_C)]
+        rows_W1, means_WC, squares_WC, *aboves_WC = torch.split(
+            from_all(torch.cat([rows, mean_C, squares_C, *more])), [*widths, *map(len, more)], dim=1
+        )
+        rows, mean_C, squares_C = _merge(rows_W1, means_WC, squares_WC)
+        above_C = aboves_WC[0].bool().all(0) if aboves_WC else None
+    return int(rows), mean_C.float(), (squares_C / rows).float(), above_C
+
+
+def _above_zero(x_BC: Tensor) -> Tensor:
+    """Whether a channel is above zero in every row: [C].
+
+    Few are so in many rows, so the first ones rule out most.
+    """
+    some = len(x_BC) if x_BC.is_cuda else min(len(x_BC), _FIRST)
+    above_C = (x_BC[:some] > 0).all(0)
+    if some < len(x_BC) and len(left := above_C.nonzero().squeeze(1)):
+        above_C[left] = (x_BC[some:, left] > 0).all(0)
+    return above_C
 
 
 def _of_blocks(x_BC: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -49,13 +49,15 @@ class MLP(nn.Module):
             raise ConfigError(f"an MLP of {inputs} inputs and layers of {widths} has nothing to compute")
         self.width = widths[-1]
         self.first = nn.Linear(inputs, widths[0])
-        layers: list[nn.Module] = []
+        linear, layers = self.first, list[nn.Module]()
         for i, width in enumerate(hidden):
             if i:
-                layers.append(nn.Linear(hidden[i - 1], width))
+                layers.append(linear := nn.Linear(hidden[i - 1], width))
             layers.append(_ACTIVATIONS[activation]())
             if batch_norm:
-                layers.append(BatchNorm(width))
+                layers.append(norm := BatchNorm(width))
+                if activation == "relu":
+                    norm.follow_relu(linear.bias)
             if dropout:
                 layers.append(nn.Dropout(dropout))
         if output is not None and hidden:

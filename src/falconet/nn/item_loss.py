@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from falconet.errors import ConfigError
 from falconet.nn import contrast
+from falconet.nn.catalogue import whole_softmax
 from falconet.nn.contrast import CONTRASTS, Contrast
 from falconet.nn.negatives import Pool, Queue, Sampler, draw_for_all, draw_for_each, hardest, log_q
 
@@ -74,6 +75,11 @@ class ItemLossConfig:
         """Whether scores are corrected for how likely an item is among the negatives."""
         return self.loss == "softmax" and self.correct and self.negatives != "all" and self.hard is None
 
+    @property
+    def is_whole_softmax(self) -> bool:
+        """Whether the loss is the plain cross entropy among the whole catalogue."""
+        return (self.loss, self.negatives, self.hard, self.label_smoothing) == ("softmax", "all", None, 0.0)
+
 
 WHOLE_CATALOGUE = ItemLossConfig()
 IN_BATCH = ItemLossConfig(negatives="batch")
@@ -94,6 +100,11 @@ class ItemLoss(nn.Module):
             if self.config.per_row:
                 own_B = (user_BD * vectors(codes_B).float()).sum(1)
                 return self._contrast(own_B, *self._drawn_for_each(user_BD, codes_B, vectors, counts_N), catalogue)
+            if self.config.is_whole_softmax:
+                code_M = torch.arange(self.first, len(counts_N), device=user_BD.device)
+                user_BD = user_BD / self.config.temperature
+                own_B = (user_BD * vectors(codes_B).float()).sum(1)
+                return whole_softmax(user_BD, vectors(code_M).float(), own_B, codes_B - self.first)
             if self.config.negatives == "all":
                 code_N = torch.arange(len(counts_N), device=user_BD.device)
                 scores_BN = Pool(vectors(code_N), code_N).scores(user_BD)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from concurrent.futures import CancelledError
 from functools import partial
 from pathlib import Path
 
@@ -153,6 +152,17 @@ def test_a_script_starts_and_ends_workers_and_says_where_the_dashboard_is(tmp_pa
     assert re.fullmatch(r"Dask dashboard: http://127\.0\.0\.1:\d+/status.*\n", done.stderr)
 
 
+def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text('from falconet import DaskExecutor\n\nDaskExecutor(cluster={"n_workers": 1})\n')
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert "ConfigError: a script that starts Dask workers is run by each of them" in done.stderr
+    last = done.stderr[done.stderr.rindex("Traceback") :]
+    assert "DistributedError: the Dask workers did not start" in last
+    assert 'below `if __name__ == "__main__":`' in last
+
+
 def test_a_worker_that_dies_does_not_lose_its_part(tmp_path: Path) -> None:
     """The only worker, so that the function is lost with it and sent again."""
 
@@ -169,18 +179,16 @@ def test_a_worker_that_dies_does_not_lose_its_part(tmp_path: Path) -> None:
     assert sorted(heard) == list(range(10))
 
 
-def test_a_part_that_kills_every_worker_is_given_up(dask_executor: DaskExecutor) -> None:
-    runs: list[BaseException] = []
+def test_a_part_that_kills_every_worker_is_given_up(
+    dask_executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(parts: list[int]) -> None:
+        raise distributed.KilledWorker("part", None, 3)
 
-    def fail(error: BaseException) -> None:
-        runs.append(error)
-        raise error
-
-    for error, times in ((distributed.KilledWorker("part", None, 3), 1), (CancelledError(), 4)):
-        runs.clear()
+    monkeypatch.setattr(distributed.Future, "result", die)
+    for run in (partial(dask_executor.map, abs, [1]), partial(dask_executor.map_reduce, abs, [1], sum)):
         with pytest.raises(DistributedError, match=r"workers died 4 times[\s\S]*a smaller `part_size`"):
-            dask_executor._until_done(partial(fail, error))
-        assert len(runs) == times
+            run()
 
 
 def test_parts_run_in_threads_of_this_process() -> None:

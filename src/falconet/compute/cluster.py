@@ -9,12 +9,14 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
+from multiprocessing import current_process
 from typing import Any
 
 from falconet.compute.engine import Engine, require_gpu
 from falconet.errors import ConfigError, DistributedError, suggest
 
 _OURS = {"self", "asynchronous", "loop", "start", "scheduler_ip", "scheduler_file"}  # what we or the cluster set
+_GUARD = 'a script that starts workers does so below `if __name__ == "__main__":`; what else went wrong they say above'
 
 
 def distributed() -> Any:
@@ -43,6 +45,9 @@ def start(options: Mapping[str, Any], engine: Engine) -> Any:
     """
     import dask
 
+    if getattr(current_process(), "_inheriting", False):
+        # This is a worker, which runs the script that started it, to have its names.
+        raise ConfigError("a script that starts Dask workers is run by each of them", hint=_GUARD)
     if engine == "gpu":
         require_gpu()
     cuda, gpus = _cuda()
@@ -58,7 +63,11 @@ def start(options: Mapping[str, Any], engine: Engine) -> Any:
     share = max(1, cores // max(1, chosen.get("n_workers") or gpus or 1))
     before["POLARS_MAX_THREADS"] = (chosen.get("env") or {}).get("POLARS_MAX_THREADS", share)
     with dask.config.set({"distributed.nanny.pre-spawn-environ": before}):
-        return cluster(**chosen)
+        try:
+            return cluster(**chosen)
+        except RuntimeError as error:
+            reason = str(error.__cause__ or error)
+            raise DistributedError(f"the Dask workers did not start: {reason}", hint=_GUARD) from None
 
 
 def dashboard(client: Any) -> str:
@@ -82,6 +91,19 @@ def check_workers(client: Any, addresses: Iterable[str]) -> None:
                     f"the Dask worker at {address} has {name} {there[name]}, here it is {ours}",
                     hint="the same versions on all machines: results must not depend on which of them does the work",
                 )
+
+
+def send(client: Any, value: Any) -> Any:
+    """A future of the value, which functions on all workers may be given.
+
+    It is the result of a task, and the scheduler runs that again where all workers that have it die. What Dask scatters
+    is lost then, and where a worker dies meanwhile the client may wait for its answer for ever.
+    """
+    import dask
+
+    pickle = distributed().protocol.pickle
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
+        return client.submit(pickle.loads, pickle.dumps(value), pure=False)
 
 
 def _facts() -> Callable[[], dict[str, str | None]]:

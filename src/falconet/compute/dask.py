@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 WIDTH = 8  # states merged by one task
-LOOK = 5.0  # seconds between two looks whether the workers that a value is sent to are all there
-ATTEMPTS = 4  # before a part that kills workers is given up, as Dask does itself
 
 
 class DaskExecutor:
@@ -94,58 +91,33 @@ class DaskExecutor:
         return least // SHARE
 
     def map(self, fn: Callable[[T], R], parts: Sequence[T], *, done: Callable[[T], None] | None = None) -> list[R]:
-        finished: set[int] = set()
-
-        def tell(i: int) -> None:
-            if done is not None and i not in finished:
-                finished.add(i)
-                done(parts[i])
-
-        return self._until_done(lambda: self._map(fn, parts, tell)) if parts else []
+        if not parts:
+            return []
+        client = self._open()
+        function = self._send(fn)
+        futures = [client.submit(_call, function, part, pure=False) for part in parts]
+        part_of = {future.key: part for future, part in zip(futures, parts, strict=True)}
+        with _waiting_for(client, futures):
+            for future in distributed().as_completed(futures, loop=client.loop):
+                future.result()
+                if done is not None:
+                    done(part_of[future.key])
+            return list(client.gather(futures))
 
     def map_reduce(self, fn: Callable[[T], R], parts: Sequence[T], merge: Callable[[Sequence[R]], R]) -> R:
-        return self._until_done(lambda: self._map_reduce(fn, parts, merge)) if parts else merge([])
-
-    def _map(self, fn: Callable[[T], R], parts: Sequence[T], tell: Callable[[int], None]) -> list[R]:
-        futures = self._submit(fn, parts)
-        number = {future.key: i for i, future in enumerate(futures)}
-        try:
-            for future in distributed().as_completed(futures, loop=self._open().loop):
-                future.result()
-                tell(number[future.key])
-            return list(self._open().gather(futures))
-        except BaseException:
-            self._open().cancel(futures)
-            raise
-
-    def _map_reduce(self, fn: Callable[[T], R], parts: Sequence[T], merge: Callable[[Sequence[R]], R]) -> R:
+        if not parts:
+            return merge([])
         client = self._open()
-        merger = self._send(On(self._engine, merge))
-        states = self._submit(fn, parts)
-        try:
-            while True:
-                groups = [states[i : i + WIDTH] for i in range(0, len(states), WIDTH)]
-                states = [client.submit(_call, merger, group, pure=False) for group in groups]
-                if len(states) == 1:
-                    break
+        function, merger = self._send(fn), self._send(merge)
+        states = [client.submit(_call, function, part, pure=False) for part in parts]
+        while True:
+            groups = [states[i : i + WIDTH] for i in range(0, len(states), WIDTH)]
+            states = [client.submit(_call, merger, group, pure=False) for group in groups]
+            if len(states) == 1:
+                break
+        with _waiting_for(client, states):
             result: R = states[0].result()
-        except BaseException:
-            client.cancel(states)
-            raise
-        return result
-
-    def _until_done(self, run: Callable[[], R]) -> R:
-        """`run`, again where workers died with all copies of what was sent to them: only the client has it then."""
-        for _ in range(ATTEMPTS):
-            try:
-                return run()
-            except (CancelledError, distributed().comm.CommClosedError) as error:
-                lost = error
-                if self._open().status != "running":
-                    raise
-            except distributed().KilledWorker as error:
-                raise _killed(error.allowed_failures + 1) from error
-        raise _killed(ATTEMPTS) from lost
+            return result
 
     def close(self) -> None:
         """End what this executor started. A second call does nothing."""
@@ -169,8 +141,8 @@ class DaskExecutor:
             raise ConfigError("this DaskExecutor is closed", hint="use it inside its `with` block")
         return self._client
 
-    def _send(self, value: Any) -> Future[Any]:
-        """The value on every worker, sent once: a function may hold a large table."""
+    def _send(self, fn: Callable[[Any], Any]) -> Future[Any]:
+        """The function on the cluster, sent once: it may hold a large table."""
         client = self._open()
         try:
             client.wait_for_workers(1, timeout=60)
@@ -179,34 +151,24 @@ class DaskExecutor:
         if self._cluster is None and (new := set(client.nthreads()) - self._checked):
             clusters.check_workers(client, new)
             self._checked |= new
-        before = set(client.nthreads())
-        sending = asyncio.run_coroutine_threadsafe(
-            client.scatter(value, broadcast=True, hash=False, asynchronous=True), client.loop.asyncio_loop
-        )
-        while True:
-            try:
-                sent: Future[Any] = sending.result(LOOK)
-                return sent
-            except Exception as error:
-                # Where one dies meanwhile, Dask waits for its answer for ever, or does not know its name any more.
-                if before - set(client.nthreads()):
-                    sending.cancel()
-                    raise CancelledError("a worker died while a value was sent to it") from error
-                if not isinstance(error, TimeoutError):
-                    raise
-
-    def _submit(self, fn: Callable[[T], R], parts: Sequence[T]) -> list[Future[Any]]:
-        function = self._send(On(self._engine, fn))
-        client = self._open()
-        return [client.submit(_call, function, part, pure=False) for part in parts]
+        sent: Future[Any] = clusters.send(client, On(self._engine, fn))
+        return sent
 
 
 def _call(fn: Callable[[Any], Any], value: Any) -> Any:
     return fn(value)
 
 
-def _killed(times: int) -> DistributedError:
-    return DistributedError(
-        f"workers died {times} times while they ran a part",
-        hint="mostly for lack of memory: a smaller `part_size`, fewer workers, or more `memory_limit`",
-    )
+@contextmanager
+def _waiting_for(client: Any, futures: list[Future[Any]]) -> Iterator[None]:
+    """Wait in its body for tasks: what ends it early ends them too, and workers that die of a part are named."""
+    try:
+        yield
+    except BaseException as error:
+        client.cancel(futures)
+        if isinstance(error, distributed().KilledWorker):
+            raise DistributedError(
+                f"workers died {error.allowed_failures + 1} times while they ran a part",
+                hint="mostly for lack of memory: a smaller `part_size`, fewer workers, or more `memory_limit`",
+            ) from error
+        raise

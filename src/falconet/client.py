@@ -19,7 +19,7 @@ from typing import Any, Unpack
 from urllib.parse import quote, urlencode, urlsplit
 
 from falconet.errors import ConfigError, DataError, ServiceError
-from falconet.serve.answers import Item, Met, Recommendation, RecommendedItem, SimilarItem
+from falconet.serve.answers import Item, Met, Named, Recommendation, RecommendedItem, SimilarItem
 from falconet.serve.events import Event, Id, Outcome
 from falconet.serve.request import Asked
 
@@ -158,7 +158,10 @@ def _content(status: int, content: bytes, where: str) -> Any:
 
 
 def _recommendation(found: dict[str, Any]) -> Recommendation:
-    items = [RecommendedItem(**item) for item in found["items"]]
+    items = [
+        RecommendedItem(**{**item, "retrievers": {name: Named(**said) for name, said in item["retrievers"].items()}})
+        for item in found["items"]
+    ]
     return Recommendation(**{**found, "items": items, "history": [Met(**met) for met in found["history"]]})
 
 

@@ -18,7 +18,7 @@ from falconet.evaluation.candidates import build_candidates, candidate_rows
 from falconet.evaluation.cut import CandidateConfig, count_items, write_scout_rows
 from falconet.evaluation.evaluate import EvaluationConfig, evaluate
 from falconet.evaluation.luck import Luck
-from falconet.evaluation.recommend import Retrieval, TwoStage
+from falconet.evaluation.recommend import Retrieval, TwoStage, sources_of
 from falconet.evaluation.report import read_report, table_text, write_report
 from falconet.evaluation.tables import read_items, read_users
 from falconet.io.artifact import read_manifest
@@ -26,7 +26,8 @@ from falconet.loader.loader import Loader
 from falconet.models import MLP, TwoTower
 from falconet.models.base import Model
 from falconet.schema import Schema
-from falconet.train.trainer import TrainConfig, Trainer
+from falconet.train.settings import TrainConfig
+from falconet.train.trainer import Trainer
 
 
 class ByGenre(Model):
@@ -61,7 +62,8 @@ def test_popular_is_known_by_hand(small: Path) -> None:
 def test_the_ranker_orders_what_the_retriever_returns(small: Path) -> None:
     items, users = read_items(small / "items"), read_users(small / "users")
     first = Retrieval(popular(items), items)
-    second = TwoStage(first, candidate_rows(users, items), ByGenre(Schema(), Model.Config()), candidates=2)
+    sources = sources_of({"retriever": popular(items)}, items)
+    second = TwoStage(sources, candidate_rows(users, items), ByGenre(Schema(), Model.Config()), candidates=2)
     everyone = users.features
     assert first.search(everyone, 2, users.seen)[1].tolist() == [[6, 7], [5, 6], [4, 5], [3, 6]]
     # The history of user 3 is items 4 (genres 3 and 4) and 5 (genre 4): item 3 has half of it, item 6 nothing.
@@ -100,7 +102,7 @@ def report(tastes: Path, trained: tuple[TwoTower, MLP, Path]) -> dict[str, Any]:
 def report_of(tastes: Path, trained: tuple[TwoTower, MLP, Path]) -> dict[str, Any]:
     retriever, ranker, candidates = trained
     items, users = read_items(tastes / "items"), read_users(tastes / "users")
-    both = TwoStage(Retrieval(retriever, items), candidate_rows(users, items), ranker, candidates=30)
+    both = TwoStage(sources_of({"retriever": retriever}, items), candidate_rows(users, items), ranker, candidates=30)
     models = {"retriever": retriever, "two_stage": both}
     return evaluate(tastes, models, EvaluationConfig(ks=(5,)), ranker=ranker, candidates=candidates, key="key")
 

@@ -82,7 +82,64 @@ def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
 def test_a_recipe_starts_from_settings_that_work(tmp_path: Path) -> None:
     (tmp_path / "least.toml").write_text('format = 1\n[data]\npath = "x"\n[ranker.train]\nepochs = 3\n')
     recipe = read_recipe(tmp_path / "least.toml")
-    assert (recipe.retriever.model, recipe.retriever.batch_size) == ("TwoTower", 512)
-    assert recipe.retriever.train["epochs"] == 8
+    assert list(recipe.retrievers) == ["retriever"]
+    retriever = recipe.retrievers["retriever"]
+    assert (retriever.model, retriever.batch_size, retriever.train["epochs"]) == ("TwoTower", 512, 8)
     assert recipe.ranker.config == {"hidden": []}
     assert recipe.ranker.train == {"epochs": 3, "learning_rate": 0.05, "schedule": "linear"}
+
+
+SEVERAL = """
+format = 1
+[data]
+path = "x"
+[[retriever]]
+model = "TwoTower"
+[[retriever]]
+name = "neighbours"
+model = "ItemKNN"
+weight = 0.5
+[retriever.config]
+shrink = 5.0
+"""
+
+
+def test_several_retrievers_have_names_and_settings_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "several.toml").write_text(SEVERAL)
+    recipe = read_recipe(tmp_path / "several.toml", ["retriever.0.train.epochs=2", "retriever.1.weight=0"])
+    assert {name: one.model for name, one in recipe.retrievers.items()} == {
+        "TwoTower": "TwoTower",
+        "neighbours": "ItemKNN",
+    }
+    assert recipe.retrievers["TwoTower"].train["epochs"] == 2
+    assert (recipe.retrievers["neighbours"].weight, recipe.retrievers["neighbours"].config) == (0.0, {"shrink": 5.0})
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("retriever.2.weight=1", "(?s)`retriever` has no number 2.*from 0 to 1"),
+        ("retriever.weight=1", r"(?s)there are 2 `retriever`.*`retriever.0.weight` is the first's"),
+        ("retriever.1.name=TwoTower", r"(?s)`recipe.retriever\[1\]`: another model of the report is called `TwoTower`"),
+        ("retriever.1.name=merged", r"(?s)`recipe.retriever\[1\]`: another model .* `merged`"),
+        ("retriever.1.name=retriever", "what all of them are called together"),
+        ("retriever.1.name=../x", "`retriever.name` is '../x'"),
+        ("retriever.1.weight=-1", "`retriever.weight` is -1"),
+        ("retriever.1.train.epochs=3", r"(?s)`recipe.retriever\[1\].train`: `ItemKNN` has no training to set `epochs`"),
+        ("retriever.1.model=MLP", r"`recipe.retriever\[1\].model` is `MLP`, which is no retriever"),
+        ("retriever=[]", "`retriever` is empty"),
+        ("bundle.verb=' '", "`bundle.verb` is empty"),
+    ],
+)
+def test_what_is_wrong_with_one_of_several_retrievers_is_named(tmp_path: Path, override: str, message: str) -> None:
+    (tmp_path / "several.toml").write_text(SEVERAL)
+    with pytest.raises(ConfigError, match=message):
+        read_recipe(tmp_path / "several.toml", [override])
+
+
+def test_the_verb_follows_the_data(tmp_path: Path) -> None:
+    (tmp_path / "several.toml").write_text(SEVERAL)
+    films = read_recipe(tmp_path / "several.toml")
+    files = read_recipe(tmp_path / "several.toml", ["data.reader=files"])
+    said = read_recipe(tmp_path / "several.toml", ["bundle.verb=bought"])
+    assert (films.verb, files.verb, said.verb) == ("watched", "chose", "bought")

@@ -14,18 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from falconet.datasets.synthetic import synthesize
-from falconet.errors import ArtifactError, ConfigError
+from falconet.errors import ArtifactError, ColumnNotFoundError, ConfigError, SchemaError
 from falconet.evaluation.report import read_report
 from falconet.io.artifact import read_artifact, read_manifest
 from falconet.io.footer import read_schema, row_groups
 from falconet.progress import set_quiet
-from falconet.recipe.config import DataConfig, Recipe, StageConfig, read_recipe
+from falconet.recipe.config import DataConfig, Recipe, RetrieverConfig, read_recipe
 from falconet.recipe.lock import locked
 from falconet.recipe.run import raw_fingerprint, run
 from falconet.serve.bundle import load_bundle
 from falconet.serve.recommender import Recommender
 
-STEPS = ("prepare", "retriever", "ranker", "evaluate", "bundle")
+STEPS = ("prepare", "retriever", "scout", "candidates", "ranker", "evaluate", "bundle")
 DEMO = Path(__file__).parent.parent.parent / "src/falconet/recipe/demo.toml"
 
 
@@ -60,7 +60,7 @@ def test_every_folder_is_whole(finished: Path) -> None:
     kinds = {"features": "features", "workflow": "workflow", "candidates": "candidates", "bundle": "bundle"}
     for name, kind in kinds.items():
         assert read_artifact(finished / name, kind).sha256
-    for name in ("retriever", "scout", "ranker"):
+    for name in ("retriever", "scout/retriever", "ranker"):
         assert read_artifact(finished / "runs" / name, "run").sha256
 
 
@@ -95,7 +95,7 @@ def test_the_report_has_three_models_and_the_ranker(finished: Path) -> None:
 def test_a_second_run_skips_everything(recipe: Recipe, work: Path, said: Callable[[], list[str]]) -> None:
     before = (work / "report.json").read_bytes()
     run(recipe, work)
-    assert said() == ["prepare", "retriever", "ranker", "evaluate", "bundle"]
+    assert said() == list(STEPS)
     assert (work / "report.json").read_bytes() == before
 
 
@@ -108,10 +108,13 @@ def test_the_same_recipe_gives_the_same_bytes(recipe: Recipe, finished: Path, tm
 @pytest.mark.parametrize(
     ("change", "skipped"),
     [
-        ({"evaluate": {"k": 5, "metrics": ("ndcg@5",)}}, ["prepare", "retriever", "ranker", "bundle"]),
-        ({"ranker": {"train": {"epochs": 1}}}, ["prepare", "retriever"]),
+        ({"evaluate": {"k": 5, "metrics": ("ndcg@5",)}}, [step for step in STEPS if step != "evaluate"]),
+        ({"ranker": {"train": {"epochs": 1}}}, ["prepare", "retriever", "scout", "candidates"]),
+        ({"ranker": {"model": "DIN", "config": {"dim": 4}, "train": {}}}, ["prepare", "retriever", "scout"]),
+        ({"bundle": {"candidates": 30}}, ["prepare", "retriever", "scout"]),
+        ({"bundle": {"verb": "bought"}}, [step for step in STEPS if step != "bundle"]),
     ],
-    ids=["evaluate", "ranker"],
+    ids=["evaluate", "ranker", "ranker that reads histories", "candidates", "verb"],
 )
 def test_a_changed_setting_runs_the_steps_that_read_it(
     recipe: Recipe, work: Path, said: Callable[[], list[str]], change: dict[str, Any], skipped: list[str]
@@ -122,12 +125,12 @@ def test_a_changed_setting_runs_the_steps_that_read_it(
 
 
 def test_a_damaged_folder_is_made_again(recipe: Recipe, work: Path, said: Callable[[], list[str]]) -> None:
-    index = work / "bundle/index.safetensors"
+    index = work / "bundle/indexes/retriever.safetensors"
     data = bytearray(index.read_bytes())
     data[-1] ^= 1
     index.write_bytes(data)
     run(recipe, work)
-    assert said() == ["prepare", "retriever", "ranker", "evaluate"]
+    assert said() == list(STEPS[:-1])
     assert read_artifact(work / "bundle", "bundle").sha256
 
 
@@ -177,7 +180,7 @@ def test_what_lies_beside_the_raw_files_changes_nothing(
     (raw / "notes.txt").write_text("mine")
     (raw / "work").mkdir()
     run(replace(recipe, data=replace(recipe.data, path=str(raw))), work)
-    assert said() == ["prepare", "retriever", "ranker", "evaluate", "bundle"]
+    assert said() == list(STEPS)
 
 
 def test_another_raw_file_of_the_same_size_is_noticed(recipe: Recipe, tmp_path: Path) -> None:
@@ -194,11 +197,49 @@ def test_another_raw_file_of_the_same_size_is_noticed(recipe: Recipe, tmp_path: 
 
 def test_a_retriever_in_closed_form_is_fitted_evaluated_and_served(recipe: Recipe, work: Path) -> None:
     with pytest.raises(ConfigError, match="`EASE` has no training to set `epochs` of"):
-        run(replace(recipe, retriever=StageConfig(model="EASE", batch_size=512, train={"epochs": 2})), work)
-    run(replace(recipe, retriever=StageConfig(model="EASE", batch_size=512)), work)
+        run(replace(recipe, retriever=(RetrieverConfig(model="EASE", batch_size=512, train={"epochs": 2}),)), work)
+    run(replace(recipe, retriever=(RetrieverConfig(model="EASE", batch_size=512),)), work)
     models = read_report(work / "report.json")["models"]
     assert models["retriever"]["ranking"]["ndcg@10"]["value"] > models["Popular"]["ranking"]["ndcg@10"]["value"]
     assert len(Recommender(load_bundle(work / "bundle")).recommend(1, k=3).items) == 3
+
+
+def test_several_retrievers_are_merged_ranked_evaluated_and_served(
+    recipe: Recipe, work: Path, said: Callable[[], list[str]]
+) -> None:
+    ease = RetrieverConfig(model="EASE", batch_size=512)
+    two = replace(recipe, retriever=(recipe.retriever[0], ease), ranker=replace(recipe.ranker, config={"hidden": []}))
+    report = run(two, work)
+    assert list(report["models"]) == ["Popular", "EASE", "TwoTower", "merged", "two_stage"]
+    columns = read_schema(work / "candidates/train").names
+    assert {"TwoTower_share", "EASE_score", "EASE_rank", "retriever_rank"} < set(columns)
+    recommender = Recommender(load_bundle(work / "bundle"))
+    assert recommender.describe()["models"]["retrievers"] == {"TwoTower": "TwoTower", "EASE": "EASE"}
+    known = recommender.sample_users()[0].user_id
+    answer = recommender.recommend(known, k=40)
+    assert len({item.item_id for item in answer.items}) == 40
+    named = [item.retrievers for item in answer.items]
+    assert all(list(one) == ["TwoTower", "EASE"] and (one["TwoTower"].rank or one["EASE"].rank) for one in named)
+    assert {1, None} < {one["EASE"].rank for one in named}
+    said()
+    capped = replace(two, retriever=(two.retriever[0], replace(ease, weight=0.0)))
+    run(capped, work)
+    assert said() == ["prepare", "retriever TwoTower", "retriever EASE", "scout TwoTower", "scout EASE"]
+    first = Recommender(load_bundle(work / "bundle")).recommend(known, k=40)
+    assert all(item.retrievers["TwoTower"].rank for item in first.items)  # EASE has an opinion, and names nothing
+
+
+def test_what_a_ranker_cannot_read_is_said_before_anything_is_trained(recipe: Recipe, tmp_path: Path) -> None:
+    wrong = replace(recipe, ranker=replace(recipe.ranker, config={"columns": ["retriever_shar"]}))
+    message = r"(?s)the ranker cannot be built: .*no column `retriever_shar`.*did you mean `retriever_share`"
+    with pytest.raises(ColumnNotFoundError, match=message):
+        run(wrong, tmp_path / "work")
+    assert not (tmp_path / "work/runs").exists()
+    with pytest.raises(
+        SchemaError, match="the retriever `retriever` cannot be built: TwoTower has nothing to tell users"
+    ):
+        run(replace(recipe, prepare=replace(recipe.prepare, history="none")), tmp_path / "work")
+    assert not (tmp_path / "work/runs").exists()
 
 
 def test_a_workflow_of_another_recipe_is_made_again(
@@ -216,11 +257,13 @@ def test_a_workflow_of_another_recipe_is_made_again(
             run(other, work)
     assert read_manifest(work / "workflow").sha256 != before
     run(recipe, work)
-    assert said() == ["retriever", "ranker", "evaluate", "bundle"]
+    assert said() == list(STEPS[1:])
     assert read_manifest(work / "workflow").sha256 == before
 
 
-@pytest.mark.parametrize(("name", "again"), [("split", "prepare"), ("candidates", "ranker")])
+@pytest.mark.parametrize(
+    ("name", "again"), [("split", "prepare"), ("candidates", "candidates"), ("runs/scout/retriever", "scout")]
+)
 def test_a_lost_folder_between_steps_is_made_again(
     recipe: Recipe, work: Path, said: Callable[[], list[str]], name: str, again: str
 ) -> None:
@@ -238,7 +281,7 @@ def test_a_run_whose_settings_cannot_be_read_is_trained_anew(
     before = read_manifest(work / "runs/ranker").sha256
     damage(work / "runs/ranker/config.json")
     run(recipe, work)
-    assert said() == ["prepare", "retriever", "evaluate", "bundle"]
+    assert said() == [step for step in STEPS if step != "ranker"]
     assert read_manifest(work / "runs/ranker").sha256 == before
 
 

@@ -200,9 +200,9 @@ def test_two_roles_cannot_be_one_column() -> None:
 def test_the_taken_names_are_those_that_candidates_have() -> None:
     from falconet.evaluation.candidates import GROUP, WEIGHT
     from falconet.evaluation.candidates import TAKEN as TARGET
-    from falconet.retrieval.candidates import LENGTH, POPULARITY, RANK, SCORE, SHARE
+    from falconet.retrieval.candidates import LENGTH, POPULARITY, RANK, RETRIEVER, SCORE, SHARE
 
-    assert {GROUP, TARGET, WEIGHT, LENGTH, POPULARITY, RANK, SCORE, SHARE} <= TAKEN
+    assert {GROUP, TARGET, WEIGHT, LENGTH, POPULARITY, *(RETRIEVER + what for what in (RANK, SCORE, SHARE))} <= TAKEN
 
 
 def test_histories_need_no_times_where_the_split_has_none(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_an_answer_has_items_scores_reasons_and_how_it_came_about(client: Client
     assert [item["rank"] for item in content["items"]] == [1, 2, 3]
     assert set(content["items"][0]) == {
         "item_id", "title", "attributes", "retriever_score", "retriever_rank",
-        "score", "rank", "source", "reason", "because",
+        "score", "rank", "source", "reason", "because", "retrievers",
     }  # fmt: skip
     assert content["cold_start"] is False
 
@@ -112,7 +112,7 @@ def test_health_and_version_say_what_runs_here(client: Client, recommender: Reco
     assert client.get("/health/live").json() == {"status": "live"}
     assert client.get("/health/ready").json() == {"status": "ready", "bundle": recommender.bundle.name}
     version = client.get("/version").json()
-    assert version["models"] == {"retriever": "TwoTower", "ranker": "MLP"}
+    assert version["models"] == {"retrievers": {"retriever": "TwoTower"}, "ranker": "MLP"}
     assert (version["items"], version["users"], version["candidates"]) == (40, 24, 15)
 
 

@@ -15,6 +15,7 @@ from falconet.errors import ArtifactError
 from falconet.etl.workflow import FittedWorkflow
 from falconet.io.artifact import MANIFEST
 from falconet.io.footer import read_schema
+from falconet.retrieval.exact import ExactIndex
 from falconet.serve.bundle import load_bundle
 from serving_world import World, build_world_bundle, make_world
 
@@ -47,7 +48,7 @@ def test_the_folder_above_a_bundle_names_it(world: World) -> None:
 
 def test_the_manifest_says_what_is_inside(world: World) -> None:
     extra = load_bundle(world.bundle).manifest.extra
-    assert extra["models"] == {"retriever": "TwoTower", "ranker": "MLP"}
+    assert extra["models"] == {"retrievers": {"retriever": "TwoTower"}, "ranker": "MLP"}
     assert (extra["dim"], extra["items"], extra["ann_recall"], extra["step"]) == (64, 40, None, "a step")
     assert extra["data"] == {"rows": 230, "from": 0, "to": 99}
     asked = [set(probe["request"]) - {"k"} for probe in extra["probes"]]
@@ -75,7 +76,12 @@ def test_the_popular_items_are_in_order_of_their_count(world: World) -> None:
 def test_the_vectors_end_in_a_bias_that_is_no_direction(world: World) -> None:
     bundle = load_bundle(world.bundle)
     assert bundle.config.bias
-    assert bundle.vectors.shape == (40, 64)
+    index = bundle.engine.sources.first.index
+    assert isinstance(index, ExactIndex)
+    assert index.vectors.shape == (40, 64)
+    near = bundle.engine.nearness.between([0, 1])
+    lengths = index.vectors[:, :-1].norm(dim=1)
+    assert near[0, 1] == pytest.approx(float(index.vectors[0, :-1] @ index.vectors[1, :-1] / lengths[0] / lengths[1]))
 
 
 def test_ids_of_strings_and_a_bundle_without_ranker_load(world_of_strings: World) -> None:
@@ -91,7 +97,9 @@ def test_no_folder_and_another_folder_are_refused(world: World, tmp_path: Path) 
         load_bundle(world.folder / "workflow")
 
 
-@pytest.mark.parametrize("name", ["index.safetensors", "items.parquet", "retriever/model.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["indexes/retriever.safetensors", "items.parquet", "retrievers/retriever/model.safetensors"]
+)
 def test_a_truncated_file_is_named(copy: Path, name: str) -> None:
     data = (copy / name).read_bytes()
     (copy / name).write_bytes(data[: len(data) // 2])
@@ -110,12 +118,14 @@ def test_a_changed_byte_and_a_missing_file_are_named(copy: Path) -> None:
         load_bundle(copy)
 
 
-def test_newer_formats_are_refused(copy: Path) -> None:
+def test_other_formats_are_refused(copy: Path) -> None:
     serving = json.loads((copy / "serving.json").read_text())
-    (copy / "serving.json").write_text(json.dumps({**serving, "format": 2}))
-    change_manifest(copy)
-    with pytest.raises(ArtifactError, match=r"serving\.json` has format 2, this version reads 1"):
-        load_bundle(copy)
+    for other in (1, 3):
+        (copy / "serving.json").write_text(json.dumps({**serving, "format": other}))
+        change_manifest(copy)
+        message = rf"(?s)serving\.json` has format {other}, this version reads 2.*`falconet run RECIPE` builds"
+        with pytest.raises(ArtifactError, match=message):
+            load_bundle(copy)
     change_manifest(copy, format=7)
     with pytest.raises(ArtifactError, match="has format 7, this version reads 1"):
         load_bundle(copy)

@@ -67,8 +67,7 @@ def test_diversity_makes_neighbours_less_alike_and_the_first_stays(
 ) -> None:
     def alike(answer: Recommendation) -> float:
         rows = [recommender.bundle.engine.catalogue.ids.row(item) for item in ids(answer)]
-        directions = recommender.bundle.engine.directions[rows]
-        return float((directions @ directions.T).mean())
+        return float(recommender.bundle.engine.nearness.between(rows, rows).mean())  # type: ignore[arg-type]
 
     plain, some, much = (recommender.recommend(**who, k=6, diversity=d) for d in (0, 0.3, 0.9))  # type: ignore[arg-type]
     assert alike(much) < alike(some) + 1e-6

@@ -57,7 +57,7 @@ def test_a_bundle_that_is_refused_leaves_the_old_one_in_place(serving: Serving, 
     if what == "missing":
         shutil.rmtree(other)
     else:
-        name = "index.safetensors" if what == "damaged" else "manifest.json"
+        name = "indexes/retriever.safetensors" if what == "damaged" else "manifest.json"
         data = bytearray((other / name).read_bytes())
         if what == "damaged":
             data[-3] ^= 1

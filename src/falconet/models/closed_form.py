@@ -111,6 +111,11 @@ class ItemScorer(ClosedForm):
     def item(self, batch: Batch) -> Tensor:
         return F.one_hot(self.item_codes(batch), len(self.counts)).float()
 
+    def pulls(self, taken_H: Tensor, codes_K: Tensor) -> Tensor:
+        """What having taken each of H items adds to the scores of K others: [H, K]."""
+        alone = Ragged(taken_H.long(), torch.arange(len(taken_H) + 1))
+        return self.scores(Batch.of({self.history: alone}))[:, codes_K]
+
     def forward(self, batch: Batch) -> Tensor:
         return self.scores(batch).gather(1, self.item_codes(batch)[:, None]).squeeze(1)
 

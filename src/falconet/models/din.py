@@ -8,6 +8,7 @@ Shapes: B rows, V things of all histories together, D width of an embedding.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,8 @@ class DIN(Ranker):
     candidate: the item, or an attribute of it. Each pair has an attention of its own, and one embedding table. An empty
     history gives zeros. Other columns stand beside, other lists as bags.
     """
+
+    reads_history: ClassVar[bool] = True
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Ranker.Config):

@@ -56,6 +56,9 @@ class EASE(ItemScorer):
         taken = self.taken(batch)
         return F.embedding_bag(taken.values, self.weights, taken.offsets, mode="sum", include_last_offset=True)
 
+    def pulls(self, taken_H: Tensor, codes_K: Tensor) -> Tensor:
+        return self.weights[taken_H[:, None], codes_K]
+
     @torch.no_grad()
     def solve(self, interactions: Interactions) -> None:
         there_M = self.counts.nonzero().squeeze(1)

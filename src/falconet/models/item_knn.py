@@ -68,6 +68,12 @@ class ItemKNN(ItemScorer):
         scores_BN.view(-1).index_add_(0, places_VK.view(-1), self.likeness[taken.values].view(-1))
         return scores_BN
 
+    def pulls(self, taken_H: Tensor, codes_K: Tensor) -> Tensor:
+        if not self.neighbours.shape[1]:
+            return self.likeness[taken_H[:, None], codes_K]
+        same_HNK = self.neighbours[taken_H][:, :, None] == codes_K
+        return (self.likeness[taken_H][:, :, None] * same_HNK).sum(1)
+
     @torch.no_grad()
     def solve(self, interactions: Interactions) -> None:
         people = interactions.by_item(len(self.counts))

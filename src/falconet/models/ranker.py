@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -22,8 +22,11 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"bce": bce, "mse": mse}
 class Ranker(Model):
     """Gives every row a number to rank by: a logit with the loss "bce", the target itself with "mse".
 
-    `columns`: what it reads. `target`: what it learns, None where the schema has none, as in a server.
+    `columns`: what it reads. `target`: what it learns, None where the schema has none, as in a server. `reads_history`:
+    whether it is made to read what a user has taken, so that its rows must have it.
     """
+
+    reads_history: ClassVar[bool] = False
 
     @dataclass(frozen=True, kw_only=True)
     class Config:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from falconet.config import from_plain
-from falconet.errors import ConfigError, DataError, suggest
+from falconet.errors import ConfigError, DataError
 from falconet.recipe.protocol import with_protocol
 
 FORMAT = 1
+RETRIEVER = "retriever"  # what the single retriever of a recipe is called
 
 
 def _check_seed(seed: int, name: str) -> None:
@@ -126,6 +127,28 @@ class StageConfig:
     train: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RetrieverConfig(StageConfig):
+    """A model that finds candidates. Of several, each has a `name` (the model's, if left out).
+
+    `weight`: how much its places count where the lists of several become one; with 0 it names no candidates, but scores
+    those of the others.
+    """
+
+    name: str = ""
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_name("retriever", self.name or self.model)
+        if not 0 <= self.weight < math.inf:
+            raise ConfigError(f"`retriever.weight` is {self.weight}", hint="0 or more")
+
+
+def _check_name(table: str, name: str) -> None:
+    if not re.fullmatch(r"[\w.+-]+", name) or name.startswith("."):
+        raise ConfigError(f"`{table}.name` is {name!r}", hint="letters, digits and . _ + -: it names a folder")
+
+
 # What a recipe starts from where it says nothing: settings that did well on some hundred thousand rows.
 STAGES = {
     "retriever": StageConfig(
@@ -151,8 +174,7 @@ class CompareConfig(StageConfig):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.model)
-        if not re.fullmatch(r"[\w.+-]+", self.name) or self.name.startswith("."):
-            raise ConfigError(f"`compare.name` is {self.name!r}", hint="letters, digits and . _ + -: it names a folder")
+        _check_name("compare", self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +204,16 @@ class EvaluateConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BundleConfig:
-    candidates: int = 200  # how many items the retriever hands to the ranker
+    """What is served. `verb`: what people do with items, in the past tense, as in "because you watched Alien"."""
+
+    candidates: int = 200  # how many items the retrievers hand to the ranker
+    verb: str | None = None  # None: "watched" for MovieLens, else "chose"
+
+    def __post_init__(self) -> None:
+        if self.candidates < 1:
+            raise ConfigError(f"`bundle.candidates` is {self.candidates}", hint="at least 1")
+        if self.verb is not None and not self.verb.strip():
+            raise ConfigError("`bundle.verb` is empty", hint='what people do with items, like "bought"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +222,7 @@ class Recipe:
 
     format: int
     data: DataConfig
-    retriever: StageConfig
+    retriever: tuple[RetrieverConfig, ...]
     ranker: StageConfig
     seed: int = 0
     protocol: str | None = None  # whose settings are those of `split` and `evaluate` (protocol.py)
@@ -204,6 +235,20 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _check_seed(self.seed, "seed")
+        if not self.retriever:
+            raise ConfigError("`retriever` is empty", hint="one at least finds the candidates")
+
+    @property
+    def retrievers(self) -> dict[str, RetrieverConfig]:
+        """The retrievers by name. A single one without a name is called `retriever`."""
+        if len(self.retriever) == 1:
+            return {self.retriever[0].name or RETRIEVER: self.retriever[0]}
+        return {one.name or one.model: one for one in self.retriever}
+
+    @property
+    def verb(self) -> str:
+        """What people do with items."""
+        return self.bundle.verb or ("watched" if self.data.reader == "movielens" else "chose")
 
 
 def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -225,6 +270,8 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 def recipe_of(plain: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "the recipe") -> Recipe:
     """The recipe of plain values, as TOML has them. Raises ConfigError as `read_recipe` does."""
+    from falconet.recipe.check import check
+
     changed = copy.deepcopy(dict(plain))
     for override in overrides:
         _override(changed, override)
@@ -237,70 +284,24 @@ def recipe_of(plain: Mapping[str, Any], overrides: Sequence[str] = (), *, where:
 
 
 def _stages(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The two models' tables, with what they start from. A model of another name starts from its own settings."""
-    made = {}
-    for name, start in STAGES.items():
-        given = plain.get(name, {})
-        if not isinstance(given, Mapping):
-            continue  # from_plain says what is wrong with it
-        whole = {"model": start.model, "batch_size": start.batch_size, **given}
-        for table in ("config", "train") if whole["model"] == start.model else ():
-            if isinstance(given.get(table, {}), Mapping):
-                whole[table] = {**getattr(start, table), **given.get(table, {})}
-        made[name] = whole
-    return {name: made.get(name, plain.get(name)) for name in STAGES}
+    """The models' tables, with what they start from. A model of another name starts from its own settings."""
+    several = plain.get("retriever", {})
+    retrievers = list(several) if isinstance(several, (list, tuple)) else [several]
+    return {
+        "retriever": [_started("retriever", one) for one in retrievers],
+        "ranker": _started("ranker", plain.get("ranker", {})),
+    }
 
 
-def check(recipe: Recipe) -> None:
-    """Check the settings that belong to models and their training, which only those know."""
-    from falconet.metrics.ranking import RankingMetrics
-
-    if recipe.columns.time is None and (recipe.prepare.history == "earlier" or recipe.split.kind == "time"):
-        setting = 'split.kind = "time"' if recipe.split.kind == "time" else 'prepare.history = "earlier"'
-        raise ConfigError(
-            f"`{setting}` needs times, but `columns.time` is empty",
-            hint='name the column of times, or set `split.kind = "random"` and `prepare.history = "others"`',
-        )
-    if recipe.bundle.candidates < recipe.evaluate.ks[-1]:
-        raise ConfigError(
-            f"`bundle.candidates` is {recipe.bundle.candidates}, but `evaluate` judges lists of "
-            f"{recipe.evaluate.ks[-1]}",
-            hint="the ranker can only order what the retriever hands it",
-        )
-    known = RankingMetrics(recipe.evaluate.ks).names
-    for metric in recipe.evaluate.metrics:
-        if metric not in known:
-            raise ConfigError(f"`evaluate.metrics` has no `{metric}`", hint=suggest(metric, known))
-    for name, stage in (("retriever", recipe.retriever), ("ranker", recipe.ranker)):
-        _check_stage(f"recipe.{name}", stage, retrieves=name == "retriever")
-    taken = {"Popular", "retriever", "two_stage"}
-    for place, compared in enumerate(recipe.compare):
-        _check_stage(f"recipe.compare[{place}]", compared, retrieves=True)
-        if compared.name in taken:
-            raise ConfigError(
-                f"`recipe.compare[{place}]`: another model of the report is called `{compared.name}`",
-                hint="give it a `name`",
-            )
-        taken.add(compared.name)
-
-
-def _check_stage(where: str, stage: StageConfig, *, retrieves: bool) -> None:
-    from falconet.models import MODELS
-    from falconet.models.base import Retriever
-    from falconet.train.trainer import TrainConfig
-
-    if stage.model not in MODELS:
-        raise ConfigError(f"`{where}.model` is `{stage.model}`", hint=suggest(stage.model, MODELS))
-    if issubclass(MODELS[stage.model], Retriever) != retrieves:
-        fit = [n for n in MODELS if issubclass(MODELS[n], Retriever) == retrieves]
-        raise ConfigError(
-            f"`{where}.model` is `{stage.model}`, which is no {'retriever' if retrieves else 'ranker'}",
-            hint=f"available: {', '.join(sorted(fit))}",
-        )
-    from_plain(MODELS[stage.model].Config, stage.config, where=f"{where}.config")
-    from_plain(TrainConfig, stage.train, where=f"{where}.train")
-    if stage.batch_size < 1:
-        raise ConfigError(f"`{where}.batch_size` is {stage.batch_size}", hint="a number of rows, at least 1")
+def _started(stage: str, given: Any) -> Any:
+    if not isinstance(given, Mapping):
+        return given  # from_plain says what is wrong with it
+    start = STAGES[stage]
+    whole = {"model": start.model, "batch_size": start.batch_size, **given}
+    for table in ("config", "train") if whole["model"] == start.model else ():
+        if isinstance(given.get(table, {}), Mapping):
+            whole[table] = {**getattr(start, table), **given.get(table, {})}
+    return whole
 
 
 def _override(plain: dict[str, Any], override: str) -> None:
@@ -309,11 +310,28 @@ def _override(plain: dict[str, Any], override: str) -> None:
     if not sign or not name:
         raise ConfigError(f"`--set {override}` is not a setting", hint="write it as --set table.key=value")
     here: Any = plain
-    for table in tables:
-        here = here.setdefault(table, {})
-        if not isinstance(here, Mapping):
-            raise ConfigError(f"`--set {override}`: `{table}` is a value, not a table")
+    for i, table in enumerate(tables):
+        here = _table(here, table, override, ".".join(tables[:i]))
+    if not isinstance(here, dict):
+        raise ConfigError(
+            f"`--set {override}`: there are {len(here)} `{tables[-1]}`", hint=f"`{tables[-1]}.0.{name}` is the first's"
+        )
     here[name] = _value(text.strip())
+
+
+def _table(here: Any, table: str, override: str, before: str) -> Any:
+    """The table of that name, or of that number in a list of tables."""
+    if isinstance(here, list):
+        if not table.isdecimal() or int(table) >= len(here):
+            raise ConfigError(
+                f"`--set {override}`: `{before}` has no number {table}", hint=f"from 0 to {len(here) - 1}"
+            )
+        found = here[int(table)]
+    else:
+        found = here.setdefault(table, {})
+    if not isinstance(found, (dict, list)):
+        raise ConfigError(f"`--set {override}`: `{table}` is a value, not a table")
+    return found
 
 
 def _value(text: str) -> Any:

@@ -24,9 +24,13 @@ from falconet.recipe.lock import locked
 
 @dataclass(frozen=True)
 class Step:
-    """One step: the key of what it would make, whether that is there already, and how to make it."""
+    """One step: the key of what it would make, whether that is there already, and how to make it.
+
+    `stage` is the name of all the steps that are asked for together.
+    """
 
     name: str
+    stage: str
     key: Callable[[], str]
     complete: Callable[[str], bool]
     make: Callable[[str], None]
@@ -35,10 +39,14 @@ class Step:
 def run(recipe: Recipe, work: str | Path, *, only: str | None = None) -> dict[str, Any]:
     """Run the steps in the folder `work`; the report where there is one.
 
-    With `only`, that single step, whose inputs must be there. Raises ArtifactError when another run holds the folder.
+    With `only`, the steps of that stage, whose inputs must be there. Raises ArtifactError when another run holds the
+    folder.
     """
+    from falconet.recipe.check import check
+
+    check(recipe)
     work = Path(work)
-    return _run([step for step in steps(recipe, work) if only in (None, step.name)], work)
+    return _run([step for step in steps(recipe, work) if only in (None, step.stage)], work)
 
 
 def compare(recipe: Recipe, work: str | Path) -> dict[str, Any]:
@@ -53,20 +61,20 @@ def compare(recipe: Recipe, work: str | Path) -> dict[str, Any]:
 def _run(chosen: list[Step], work: Path) -> dict[str, Any]:
     _check_ours(work)
     with locked(work):
-        for folder in (work, work / "runs", work / "runs/compare"):
+        for folder in (work, work / "runs", work / "runs/compare", work / "runs/scout"):
             clean(folder)
-        for step in chosen:
-            _run_step(step)
+        for number, step in enumerate(chosen, 1):
+            _run_step(step, f" ({number} of {len(chosen)})" if len(chosen) > 1 else "")
     report = work / "report.json"
     return json.loads(report.read_bytes()) if report.is_file() else {}
 
 
-def _run_step(step: Step) -> None:
+def _run_step(step: Step, place: str) -> None:
     key = step.key()
     if step.complete(key):
         note(f"{step.name}: unchanged, skipped")
         return
-    note(f"{step.name} …")
+    note(f"{step.name} …{place}")
     start = time.monotonic()
     step.make(key)
     note(f"{step.name}: done in {time.monotonic() - start:.1f} s")
@@ -89,6 +97,7 @@ def _comparison(recipe: Recipe, work: Path) -> Step:
 
     return Step(
         "compare",
+        "compare",
         lambda: _key("compare", _settings(recipe, *_MEASURED), read_manifest(work / "features", "features").sha256),
         lambda k: stages.report_key(work) == k,
         lambda k: stages.compare(recipe, work, step=k),
@@ -101,14 +110,20 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
     from falconet.recipe import stages
     from falconet.recipe.prepare import prepare
 
+    several = len(recipe.retriever) > 1
+
     def settings(*names: str) -> Mapping[str, Any]:
         return _settings(recipe, *names)
 
-    def manifest(name: str, kind: str) -> str:
+    def model(name: str) -> Mapping[str, Any]:
+        """What a retriever's training depends on: not its name, nor what its list counts."""
+        plain = to_plain(recipe.retrievers[name])
+        return {**settings("columns"), "retriever": {k: v for k, v in plain.items() if k not in ("name", "weight")}}
+
+    def manifest(name: str, kind: str, maker: str) -> str:
         try:
             return read_manifest(work / name, kind).sha256
         except ArtifactError as error:
-            maker = "prepare" if name == "features" else f"train --stage {Path(name).name}"
             raise ArtifactError(
                 f"no {kind} at `{work / name}`",
                 hint=f"`falconet {maker}` makes it, `falconet run` makes all there is to make, in order",
@@ -120,52 +135,82 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
         return _key("prepare", reads, raw_fingerprint(recipe))
 
     def features() -> str:
-        return manifest("features", "features")
+        return manifest("features", "features", "prepare")
+
+    def retrievers() -> tuple[str, ...]:
+        return tuple(manifest(f"runs/{n}", "run", "train --stage retriever") for n in recipe.retrievers)
+
+    def scouts() -> tuple[str, ...]:
+        return tuple(manifest(f"runs/scout/{n}", "run", "train --stage ranker") for n in recipe.retrievers)
+
+    def ranker() -> str:
+        return manifest("runs/ranker", "run", "train --stage ranker")
+
+    def candidates() -> str:
+        return manifest("candidates", "candidates", "train --stage ranker")
+
+    def trained(name: str, folder: str, make: Callable[[str, str], None], stage: str, title: str) -> Step:
+        return Step(
+            f"{title} {name}" if several else title,
+            stage,
+            lambda: _key(title, model(name), features()),
+            lambda k: is_complete(work / folder, "run", step=k),
+            lambda k: make(name, k),
+        )
+
+    def train_retriever(name: str, key: str) -> None:
+        stages.train_retriever(recipe, work, name, step=key)
+
+    def train_scout(name: str, key: str) -> None:
+        stages.train_scout(recipe, work, name, step=key)
 
     return [
         Step(
+            "prepare",
             "prepare",
             prepare_key,
             lambda k: _is_prepared(work, k),
             lambda k: prepare(recipe, work, step=k),
         ),
+        *(trained(n, f"runs/{n}", train_retriever, "retriever", "retriever") for n in recipe.retrievers),
+        *(trained(n, f"runs/scout/{n}", train_scout, "ranker", "scout") for n in recipe.retrievers),
         Step(
-            "retriever",
-            lambda: _key("retriever", settings("retriever", "columns"), features()),
-            lambda k: is_complete(work / "runs/retriever", "run", step=k),
-            lambda k: stages.train_retriever(recipe, work, step=k),
+            "candidates",
+            "ranker",
+            lambda: _key("candidates", stages.candidate_settings(recipe), features(), *retrievers(), *scouts()),
+            lambda k: is_complete(work / "candidates", "candidates", step=k),
+            lambda k: stages.make_candidates(recipe, work, step=k),
         ),
         Step(
             "ranker",
-            lambda: _key(
-                "ranker",
-                settings("retriever", "ranker", "bundle", "columns"),
-                features(),
-                manifest("runs/retriever", "run"),
-            ),
-            lambda k: all(is_complete(work / n, kind, step=k) for n, kind in stages.RANKER_FOLDERS.items()),
+            "ranker",
+            lambda: _key("ranker", settings("ranker"), candidates()),
+            lambda k: is_complete(work / "runs/ranker", "run", step=k),
             lambda k: stages.train_ranker(recipe, work, step=k),
         ),
         Step(
             "evaluate",
+            "evaluate",
             lambda: _key(
                 "evaluate",
-                settings(*_MEASURED, "bundle"),
+                {**settings(*_MEASURED), **stages.candidate_settings(recipe)},
                 features(),
-                manifest("runs/retriever", "run"),
-                manifest("runs/ranker", "run"),
+                *retrievers(),
+                candidates(),
+                ranker(),
             ),
             lambda k: stages.report_key(work) == k,
             lambda k: stages.evaluate(recipe, work, step=k),
         ),
         Step(
             "bundle",
+            "bundle",
             lambda: _key(
                 "bundle",
-                settings("bundle", "columns", "prepare"),
+                {**settings("bundle", "columns", "prepare", "retriever"), "verb": recipe.verb},
                 features(),
-                manifest("runs/retriever", "run"),
-                manifest("runs/ranker", "run"),
+                *retrievers(),
+                ranker(),
             ),
             lambda k: is_complete(work / "bundle", "bundle", step=k),
             lambda k: stages.bundle(recipe, work, step=k),

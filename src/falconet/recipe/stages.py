@@ -1,26 +1,31 @@
-"""The steps after the features: train the retriever, train the ranker on what it returns, evaluate, bundle."""
+"""The steps after the features: train the retrievers, train the ranker on what they return, evaluate, bundle.
+
+The ranker's training rows come from scouts: retrievers trained like the real ones, but on a part of the rows alone. It
+learns from what those never saw.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
 from falconet.config import config_hash, from_plain, to_plain
-from falconet.errors import ConfigError, FalconetError
+from falconet.errors import FalconetError
 from falconet.evaluation.candidates import build_candidates, candidate_rows
 from falconet.evaluation.cut import CandidateConfig, count_items, read_interactions, write_scout_rows
 from falconet.evaluation.evaluate import EvaluationConfig
 from falconet.evaluation.evaluate import evaluate as evaluate_models
-from falconet.evaluation.recommend import Recommends, Retrieval, TwoStage
+from falconet.evaluation.recommend import Recommends, Together, TwoStage, sources_of
 from falconet.evaluation.report import read_report, write_report
-from falconet.evaluation.tables import HELD_OUT, read_items, read_users
+from falconet.evaluation.tables import HELD_OUT, Items, read_items, read_users
 from falconet.io.artifact import is_complete, read_manifest, write_artifact
 from falconet.io.footer import data_files, read_schema
 from falconet.loader.loader import Loader
@@ -28,47 +33,81 @@ from falconet.models.base import MODELS, Model, Retriever
 from falconet.models.closed_form import ClosedForm
 from falconet.models.store import load_model, save_model
 from falconet.progress import note
+from falconet.recipe.check import MERGED, TWO_STAGE, check_models, ranker_reads
 from falconet.recipe.config import Recipe, StageConfig
 from falconet.recipe.names import inner_columns
 from falconet.recipe.protocol import protocol_of
+from falconet.retrieval.sources import Sources
 from falconet.schema import Schema
 from falconet.serve.bundle import ServingConfig, build_bundle
-from falconet.train.trainer import TrainConfig, Trainer
+from falconet.train.settings import TrainConfig
+from falconet.train.trainer import Trainer
 
-RANKER_FOLDERS = {"runs/ranker": "run", "candidates": "candidates"}
-"""What `train_ranker` leaves for later steps, and the kind of each."""
+SCOUTS = "runs/scout"
 
 
-def train_retriever(recipe: Recipe, work: Path, *, step: str) -> None:
-    """`work/features/train` to `work/runs/retriever`."""
-    _train(recipe.retriever, work / "features/train", work / "runs/retriever", recipe.seed, step)
+def train_retriever(recipe: Recipe, work: Path, name: str, *, step: str) -> None:
+    """`work/features/train` to `work/runs/NAME`."""
+    check_models(recipe, work / "features")
+    _train(recipe.retrievers[name], work / "features/train", work / "runs" / name, recipe.seed, step)
+
+
+def train_scout(recipe: Recipe, work: Path, name: str, *, step: str) -> None:
+    """The rows that are not held out to `work/scout`, and the retriever again, on those, to `work/runs/scout/NAME`."""
+    check_models(recipe, work / "features")
+    rows = work / "scout"
+    features = read_manifest(work / "features", "features").sha256
+    made_from = config_hash({"step": "scout rows", "seed": recipe.seed, "inputs": features})
+    if not is_complete(rows, "rows", step=made_from):
+        write_scout_rows(work / "features/train", rows, _candidate_config(recipe), step=made_from)
+    note("the same model again, on a part of the rows: the ranker learns from what it never saw")
+    _train(recipe.retrievers[name], rows, work / SCOUTS / name, recipe.seed, step)
+
+
+def candidate_settings(recipe: Recipe) -> Mapping[str, Any]:
+    """The settings that decide what is in `work/candidates`, beside the models that make them."""
+    return {
+        "seed": recipe.seed,
+        "candidates": recipe.bundle.candidates,
+        "weights": {name: one.weight for name, one in recipe.retrievers.items()},
+        "reads": to_plain(ranker_reads(recipe)),
+    }
+
+
+def make_candidates(recipe: Recipe, work: Path, *, step: str) -> None:
+    """What the retrievers return for training users to `work/candidates`: what the ranker learns from."""
+    check_models(recipe, work / "features")
+    held_out = work / "features" / HELD_OUT
+    reads, items = ranker_reads(recipe), read_items(work / "features/items")
+    folders = [work / where / name for where in ("runs", SCOUTS) for name in recipe.retrievers]
+    build_candidates(
+        _sources(recipe, work, items),
+        items,
+        read_users(work / "features/users"),
+        work / "candidates",
+        _candidate_config(recipe),
+        scout=_sources(recipe, work, items, SCOUTS),
+        strangers=read_users(held_out) if held_out.is_dir() else None,
+        ids=reads.ids,
+        history=reads.history,
+        parents={folder.relative_to(work).as_posix(): read_manifest(folder, "run").sha256 for folder in folders},
+        step=step,
+    )
 
 
 def train_ranker(recipe: Recipe, work: Path, *, step: str) -> None:
-    """What a retriever returns for training users to `work/candidates`, then to `work/runs/ranker`.
-
-    The training rows come from a scout: a retriever trained like the real one, but on a part of the rows alone.
-    """
-    if not is_complete(work / "candidates", "candidates", step=step):
-        config = CandidateConfig(candidates=recipe.bundle.candidates, seed=recipe.seed)
-        note("a scout first: the retriever again, on a part of the rows; the ranker learns from what that never saw")
-        if not is_complete(work / "scout", "rows", step=step):
-            write_scout_rows(work / "features/train", work / "scout", config, step=step)
-        if not is_complete(work / "runs/scout", "run", step=step):
-            _train(recipe.retriever, work / "scout", work / "runs/scout", recipe.seed, step)
-        held_out = work / "features" / HELD_OUT
-        build_candidates(
-            _retriever(work),
-            read_items(work / "features/items"),
-            read_users(work / "features/users"),
-            work / "candidates",
-            config,
-            scout=_retriever(work, "scout"),
-            strangers=read_users(held_out) if held_out.is_dir() else None,
-            parents={name: read_manifest(work / "runs" / name, "run").sha256 for name in ("retriever", "scout")},
-            step=step,
-        )
+    """`work/candidates/train` to `work/runs/ranker`."""
+    check_models(recipe, work / "features")
     _train(recipe.ranker, work / "candidates/train", work / "runs/ranker", recipe.seed, step)
+
+
+def _candidate_config(recipe: Recipe) -> CandidateConfig:
+    return CandidateConfig(candidates=recipe.bundle.candidates, seed=recipe.seed)
+
+
+def _sources(recipe: Recipe, work: Path, items: Items, where: str = "runs") -> Sources:
+    models = {name: _retriever(work / where / name) for name in recipe.retrievers}
+    return sources_of(models, items, {name: one.weight for name, one in recipe.retrievers.items()})
 
 
 def evaluate(recipe: Recipe, work: Path, *, step: str) -> None:
@@ -84,9 +123,15 @@ def evaluate(recipe: Recipe, work: Path, *, step: str) -> None:
         key=step,
     )
     write_report(report, work / "report.json")
+    _warn(recipe, report)
+
+
+def _warn(recipe: Recipe, report: Mapping[str, Any]) -> None:
+    """Say where a stage is below what it should beat."""
     metric = f"ndcg@{recipe.evaluate.k}"
     ndcg = {name: one["ranking"][metric]["value"] or 0.0 for name, one in report["models"].items()}
-    for better, worse in (("Popular", "retriever"), ("retriever", "two_stage")):
+    best = max(recipe.retrievers, key=lambda name: ndcg[name])
+    for better, worse in (("Popular", best), (best, TWO_STAGE)):
         if ndcg[worse] < ndcg[better]:
             note(
                 f"warning: {worse} ({ndcg[worse]:.4f}) is below {better} ({ndcg[better]:.4f}) in ndcg: "
@@ -127,16 +172,21 @@ def compared(recipe: Recipe, work: Path) -> Iterator[tuple[str, Retriever]]:
         if not is_complete(folder, "run", step=step):
             note(f"{one.name} …")
             _train(one, rows, folder, recipe.seed, step)
-        yield one.name, _retriever(work, f"compare/{one.name}")
+        yield one.name, _retriever(folder)
 
 
 def _own(recipe: Recipe, work: Path) -> Iterator[tuple[str, Retriever | Recommends]]:
-    """The recipe's retriever, and its two stages as one."""
-    items, retriever = read_items(work / "features/items"), _retriever(work)
-    rows = candidate_rows(read_users(work / "features/users"), items)
-    yield "retriever", retriever
+    """The recipe's retrievers, what they name together, and its two stages as one."""
+    items, users = read_items(work / "features/items"), read_users(work / "features/users")
+    first, reads = _sources(recipe, work, items), ranker_reads(recipe)
+    for source in first.sources:
+        assert isinstance(source.retriever, Retriever)
+        yield source.name, source.retriever
+    if len(first.sources) > 1:
+        yield MERGED, Together(first, recipe.bundle.candidates)
+    rows = candidate_rows(users, items, first.names, ids=reads.ids, history=reads.history)
     ranker = load_model(work / "runs/ranker/model")
-    yield "two_stage", TwoStage(Retrieval(retriever, items), rows, ranker, recipe.bundle.candidates)
+    yield TWO_STAGE, TwoStage(first, rows, ranker, recipe.bundle.candidates)
 
 
 def report_key(work: Path) -> str | None:
@@ -153,7 +203,7 @@ def bundle(recipe: Recipe, work: Path, *, step: str) -> None:
     build_bundle(
         work / "bundle",
         workflow=work / "workflow",
-        retriever=work / "runs/retriever/model",
+        retriever={name: work / "runs" / name / "model" for name in recipe.retrievers},
         ranker=work / "runs/ranker/model",
         items=work / "features/items",
         users=work / "features/users",
@@ -162,7 +212,9 @@ def bundle(recipe: Recipe, work: Path, *, step: str) -> None:
             item=columns.item,
             candidates=recipe.bundle.candidates,
             history=recipe.prepare.max_items,
+            verb=recipe.verb,
         ),
+        weights={name: one.weight for name, one in recipe.retrievers.items()},
         data=_span(work / "split/train", columns.time),
         extra={"step": step},
         overwrite=True,
@@ -188,10 +240,6 @@ def _plain(value: object) -> object:
 
 def _fit(stage: StageConfig, rows: Path, seed: int) -> ClosedForm:
     """A model in closed form, fitted on a folder of rows."""
-    if stage.train:
-        raise ConfigError(
-            f"`{stage.model}` has no training to set `{min(stage.train)}` of", hint="it is fitted, not trained"
-        )
     model = _build(stage, read_schema(rows), seed)
     assert isinstance(model, ClosedForm)
     return model.fit(read_interactions(rows))
@@ -232,7 +280,7 @@ def _remove_damaged(folder: Path) -> None:
             shutil.rmtree(folder)
 
 
-def _retriever(work: Path, name: str = "retriever") -> Retriever:
-    model = load_model(work / "runs" / name / "model")
+def _retriever(folder: Path) -> Retriever:
+    model = load_model(folder / "model")
     assert isinstance(model, Retriever)
     return model

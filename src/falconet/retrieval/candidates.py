@@ -1,9 +1,11 @@
 """The rows a ranker sees: one function for training, evaluation and serving, so that they cannot drift apart.
 
-Shapes: R users, K candidates of each, N catalogue items, V values of a multi-hot column.
+Shapes: R users, K candidates of each, S sources, N catalogue items, V values of a multi-hot column.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -11,32 +13,34 @@ from torch import Tensor
 
 from falconet.batch import Batch, Feature, Ragged, as_ragged
 from falconet.errors import ColumnNotFoundError, DataError, SchemaError
+from falconet.retrieval.sources import Found
 from falconet.schema import Column, Schema, Tag
 
-SCORE = "retriever_score"
-SHARE = "retriever_share"
-RANK = "retriever_rank"
+RETRIEVER = "retriever"  # what a single source is called, and all of them together
+SCORE, SHARE, RANK = "_score", "_share", "_rank"  # follow the name of a source
 LENGTH = "history_length"
 POPULARITY = "log_popularity"
 AFFINITY = "_affinity"  # follows the name of a multi-hot item column
 
 
 class CandidateRows:
-    """Makes ranker rows from users and from what the retriever returned for them.
+    """Makes ranker rows from users and from what the retrievers returned for them.
 
-    `schema` holds the user, context and item columns; `items` is the catalogue, one row per item by ascending code.
-
-    `.schema` describes the rows: the user's, the context's and the item's columns (ids only with `ids=True`), and
-      retriever_score   as the retriever gave it; comparable between the candidates of one user only
-      retriever_share   ln of the softmax of the scores over the user's candidates: comparable between users too
-      retriever_rank    ln(1 + place), places from 1
-      history_length    ln(1 + items in the history), where there is a history
-      log_popularity    as in the catalogue
-      C_affinity        for every multi-hot item column C: how much the history is of this item's kind, which is the
-                        mean over the item's values of the share of the history's items that have the value
+    `schema` holds the user, context and item columns; `items` is the catalogue, one row per item by ascending code;
+    `sources` are the names of the retrievers. `.schema` describes the rows (`row_schema`).
     """
 
-    def __init__(self, schema: Schema, items: Batch, *, ids: bool = False) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        items: Batch,
+        *,
+        sources: Sequence[str] = (RETRIEVER,),
+        ids: bool = False,
+        history: bool = False,
+    ) -> None:
+        self.sources = tuple(sources)
+        self.schema = row_schema(schema, self.sources, ids=ids, history=history)
         self.item_id = schema.one(Tag.ITEM, Tag.ID)
         if POPULARITY not in items.features:
             raise ColumnNotFoundError.of(POPULARITY, items.features, where="the table of items")
@@ -44,32 +48,25 @@ class CandidateRows:
         if bool((self.codes_N[1:] <= self.codes_N[:-1]).any()):
             raise DataError(f"the table of items is not sorted by `{self.item_id.name}`, or holds a code twice")
         self.items = items
-        asked = schema if ids else schema.without_tags(Tag.ID)
-        self.user_columns = tuple(c for c in asked if {Tag.USER, Tag.CONTEXT} & c.tags and Tag.SEQUENCE not in c.tags)
-        self.item_columns = tuple(c for c in asked.select(Tag.ITEM).without_tags(Tag.SEQUENCE) if c.name != POPULARITY)
+        self.user_columns, self.item_columns = _sides(schema, ids=ids, history=history)
         for column in self.item_columns:
             if column.name not in items.features:
                 raise ColumnNotFoundError.of(column.name, items.features, where="the table of items")
-        self.bags = tuple(c for c in self.item_columns if c.is_list and Tag.CATEGORICAL in c.tags)
-        for column in self.bags:
-            if column.cardinality is None:
-                raise SchemaError(f"`{column.name}` has no cardinality", hint="`Categorify` sets it")
+        self.bags = _bags(self.item_columns)
         self.history = _history_column(schema, self.item_id)
-        length = [] if self.history is None else [LENGTH]
-        made = [SCORE, SHARE, RANK, *length, POPULARITY, *(c.name + AFFINITY for c in self.bags)]
-        self.schema = Schema((*self.user_columns, *self.item_columns, *map(_continuous, made)))
         self._bags_N = {c.name: as_ragged(items.features[c.name]) for c in self.bags}
 
-    def rows(self, users: Batch, codes_RK: Tensor, scores_RK: Tensor) -> Batch:
+    def rows(self, users: Batch, found: Found) -> Batch:
         """R * K rows, those of the first user first.
 
         Code -1 (fewer than K candidates) gives a row that stands for nothing: the caller leaves it out.
         """
+        codes_RK = found.codes
         rows, places = codes_RK.shape
-        if users.rows != rows or scores_RK.shape != codes_RK.shape:
+        if users.rows != rows or found.of_sources.shape != (rows, places, len(self.sources)):
             raise DataError(
-                f"{users.rows} users, codes of {tuple(codes_RK.shape)} and scores of {tuple(scores_RK.shape)} "
-                "do not fit together"
+                f"{users.rows} users, codes of {tuple(codes_RK.shape)}, scores of {tuple(found.of_sources.shape)} "
+                f"and {len(self.sources)} sources do not fit together"
             )
         user_of_row = torch.arange(rows, device=codes_RK.device).repeat_interleave(places)
         there = codes_RK.flatten() >= 0
@@ -81,10 +78,7 @@ class CandidateRows:
             features[column.name] = _take(users.features[column.name], user_of_row)
         for column in self.item_columns:
             features[column.name] = _take(self.items.features[column.name], item_of_row)
-        features[SCORE] = scores_RK.flatten().float().masked_fill(~there, 0.0)
-        features[SHARE] = _share(scores_RK.float(), codes_RK >= 0).flatten()
-        place_K = torch.arange(1, places + 1, dtype=torch.float32, device=codes_RK.device)
-        features[RANK] = place_K.log1p().repeat(rows)
+        features |= self._said(found, there)
         history = self._history(users)
         if history is not None:
             features[LENGTH] = history.lengths.float().log1p()[user_of_row]
@@ -92,6 +86,20 @@ class CandidateRows:
         for column in self.bags:
             features[column.name + AFFINITY] = self._affinity(column, history, users.rows, user_of_row, item_of_row)
         return Batch(features, {}, rows * places, rows * places)
+
+    def _said(self, found: Found, there: Tensor) -> dict[str, Tensor]:
+        """What the sources say of the candidates."""
+        rows, places = found.codes.shape
+        said: dict[str, Tensor] = {}
+        for i, name in enumerate(self.sources):
+            scores_RK = found.of_sources[:, :, i].float()
+            said[name + SCORE] = scores_RK.flatten().masked_fill(~there, 0.0)
+            said[name + SHARE] = _share(scores_RK, found.codes >= 0).flatten()
+            said[name + RANK] = found.places[:, :, i].float().log1p().flatten()
+        if len(self.sources) > 1:
+            place_K = torch.arange(1, places + 1, dtype=torch.float32, device=found.codes.device)
+            said[RETRIEVER + RANK] = place_K.log1p().repeat(rows)
+        return said
 
     def _positions(self, codes: Tensor, there: Tensor) -> Tensor:
         """Where the codes stand in the catalogue; 0 for those that are not there."""
@@ -133,6 +141,56 @@ class CandidateRows:
         total = torch.zeros(len(bag), device=share_RV.device)
         total.index_add_(0, row_of_value, share_RV[user_of_row[row_of_value], bag.values.long()])
         return total / bag.lengths.clamp(min=1)
+
+
+def row_schema(schema: Schema, sources: Sequence[str], *, ids: bool = False, history: bool = False) -> Schema:
+    """What a ranker's rows have: the columns of user and moment, of the item, and
+
+      S_score           of every source S (a single one is called `retriever`), as it gave it; comparable between the
+                        candidates of one user only
+      S_share           ln of the softmax of the scores over the user's candidates: comparable between users too
+      S_rank            ln(1 + place in its list), places from 1
+      retriever_rank    of several sources: ln(1 + place in the merged list)
+      history_length    ln(1 + items in the history), where there is a history
+      log_popularity    as in the catalogue
+      C_affinity        for every multi-hot item column C: how much the history is of this item's kind, which is the
+                        mean over the item's values of the share of the history's items that have the value
+
+    `ids`: the ids of user and item too, `history`: the history and the item it is to be compared with, for rankers that
+    read them. Raises SchemaError where a column of the data has the name of one of these.
+    """
+    users, items = _sides(schema, ids=ids, history=history)
+    said = [name + what for name in sources for what in (SCORE, SHARE, RANK)]
+    if len(sources) > 1:
+        said.append(RETRIEVER + RANK)
+    length = [] if _history_column(schema, schema.one(Tag.ITEM, Tag.ID)) is None else [LENGTH]
+    made = [*said, *length, POPULARITY, *(c.name + AFFINITY for c in _bags(items))]
+    for column in (*users, *items):
+        if column.name in made:
+            raise SchemaError(
+                f"the column `{column.name}` has the name of one that is made for the ranker",
+                hint="call the column or the retriever otherwise",
+            )
+    return Schema((*users, *items, *map(_continuous, made)))
+
+
+def _sides(schema: Schema, *, ids: bool, history: bool) -> tuple[tuple[Column, ...], tuple[Column, ...]]:
+    """The columns of a row that come from the user or the moment, and those from the catalogue."""
+    item = schema.one(Tag.ITEM, Tag.ID)
+    read = [c for c in schema if ids or Tag.ID not in c.tags or (history and c.name == item.name)]
+    past = _history_column(schema, item) if history else None
+    users = [c for c in read if {Tag.USER, Tag.CONTEXT} & c.tags and (Tag.SEQUENCE not in c.tags or c == past)]
+    items = [c for c in read if Tag.ITEM in c.tags and Tag.SEQUENCE not in c.tags and c.name != POPULARITY]
+    return tuple(users), tuple(items)
+
+
+def _bags(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The lists of codes among an item's columns."""
+    bags = tuple(c for c in columns if c.is_list and Tag.CATEGORICAL in c.tags)
+    for column in bags:
+        if column.cardinality is None:
+            raise SchemaError(f"`{column.name}` has no cardinality", hint="`Categorify` sets it")
+    return bags
 
 
 def _share(scores_RK: Tensor, there_RK: Tensor) -> Tensor:

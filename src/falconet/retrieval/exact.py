@@ -85,6 +85,19 @@ class ExactIndex:
             codes_Bk[:, :most] = torch.where(scores > -torch.inf, self.codes[places], -1)
         return scores_Bk, codes_Bk
 
+    def score(self, queries_BD: Tensor, codes_BK: Tensor) -> Tensor:
+        """The scores of given items, as `Index.score` says."""
+        queries = self._queries(queries_BD)
+        places = self._places(Ragged(codes_BK.flatten(), torch.tensor([0, codes_BK.numel()]))).values.view_as(codes_BK)
+        if bool(((places == len(self)) & (codes_BK >= 0)).any()):
+            raise DataError(f"the index has no code {int(codes_BK[(places == len(self)) & (codes_BK >= 0)][0])}")
+        scores_BK = queries.new_full(codes_BK.shape, -torch.inf)
+        rows = max(1, _BLOCK_NUMBERS // max(1, codes_BK.shape[1] * self.dim))
+        for i in range(0, len(queries) if len(self) else 0, rows):
+            vectors = self.vectors[places[i : i + rows].clamp(max=len(self) - 1)]
+            scores_BK[i : i + rows] = _dot(queries[i : i + rows], vectors)
+        return scores_BK.masked_fill_(codes_BK < 0, -torch.inf)
+
     def save(self, path: str | Path) -> None:
         """Write vectors and codes to one safetensors file, whole or not at all."""
         tensors = {"vectors": self.vectors.cpu(), "codes": self.codes.cpu()}

@@ -28,6 +28,13 @@ class Index(Protocol):
         """
         ...
 
+    def score(self, queries_BD: Tensor, codes_BK: Tensor) -> Tensor:
+        """The scores of given items for each query, float32 of [B, K], the bits that `search` gives; -inf for code -1.
+
+        Raises DataError for another code that the index does not have.
+        """
+        ...
+
     def save(self, path: str | Path) -> None:
         """Write the index to one file, whole or not at all."""
         ...

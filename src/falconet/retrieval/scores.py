@@ -42,10 +42,7 @@ class ScoreIndex:
         self, queries_BC: Tensor, k: int, exclude: Ragged | None = None, include: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """The best k items per query, as `Index.search` says. Raises DataError for queries that do not fit."""
-        if queries_BC.dim() != 2 or queries_BC.shape[1] != self.dim:
-            raise DataError(f"queries {tuple(queries_BC.shape)} are not the scores of {self.dim} codes")
-        if not bool(queries_BC.isfinite().all()):
-            raise DataError(f"query {int((~queries_BC.isfinite().all(1)).nonzero()[0])} is not finite")
+        self._check(queries_BC)
         if k < 1:
             raise DataError(f"k must be at least 1, not {k}")
         if exclude is not None and len(exclude) != len(queries_BC):
@@ -63,6 +60,21 @@ class ScoreIndex:
         scores_Bk[:, :most] = scores[:, :most]
         codes_Bk[:, :most] = torch.where(scores[:, :most] > -torch.inf, codes[:, :most], -1)
         return scores_Bk, codes_Bk
+
+    def score(self, queries_BC: Tensor, codes_BK: Tensor) -> Tensor:
+        """The scores of given items, as `Index.score` says."""
+        self._check(queries_BC)
+        strange = (codes_BK >= 0) & ~torch.isin(codes_BK, self.codes)
+        if bool(strange.any()):
+            raise DataError(f"the index has no code {int(codes_BK[strange][0])}")
+        found_BK = queries_BC.detach().float().gather(1, codes_BK.clamp(min=0))
+        return found_BK.masked_fill_(codes_BK < 0, -torch.inf)
+
+    def _check(self, queries_BC: Tensor) -> None:
+        if queries_BC.dim() != 2 or queries_BC.shape[1] != self.dim:
+            raise DataError(f"queries {tuple(queries_BC.shape)} are not the scores of {self.dim} codes")
+        if not bool(queries_BC.isfinite().all()):
+            raise DataError(f"query {int((~queries_BC.isfinite().all(1)).nonzero()[0])} is not finite")
 
     def save(self, path: str | Path) -> None:
         """Write the codes to one safetensors file, whole or not at all."""

@@ -19,9 +19,20 @@ class Item:
 
 @dataclass(frozen=True)
 class SimilarItem(Item):
-    """An item near another; `similarity` is the cosine of their vectors."""
+    """An item near another; `similarity`, from -1 to 1, is the cosine of their vectors.
+
+    Of models without vectors it is what having taken the one adds to the score of the other.
+    """
 
     similarity: float
+
+
+@dataclass(frozen=True)
+class Named:
+    """What one of several retrievers says of an item: its score, and its place in the list, None where it has none."""
+
+    score: float
+    rank: int | None
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,8 @@ class RecommendedItem(Item):
     """One recommendation. Ranks count from 1; `score` is the ranker's probability, without a ranker the retriever's.
 
     `source`: the stage that found it, "retriever" or "popular"; `because`: the item of the history the reason names.
+    Of several retrievers `retriever_score` and `retriever_rank` are those of their merged list, and `retrievers` has
+    what each of them says.
     """
 
     retriever_score: float
@@ -38,6 +51,7 @@ class RecommendedItem(Item):
     source: str
     reason: str
     because: Id | None
+    retrievers: dict[str, Named]
 
 
 @dataclass(frozen=True)

@@ -8,46 +8,64 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from torch import Tensor
-from torch.nn.functional import normalize
 
 from falconet.config import from_plain, to_plain
 from falconet.errors import ArtifactError, ConfigError
 from falconet.etl.workflow import FittedWorkflow
 from falconet.io.artifact import MANIFEST, Manifest, read_artifact, read_manifest, write_artifact
 from falconet.models.base import Model, Retriever
+from falconet.models.closed_form import ItemScorer
+from falconet.models.index import index_of
+from falconet.models.ranker import Ranker
 from falconet.models.store import load_model
-from falconet.retrieval.candidates import CandidateRows
+from falconet.retrieval.candidates import RETRIEVER, CandidateRows
 from falconet.retrieval.exact import ExactIndex
+from falconet.retrieval.scores import ScoreIndex
+from falconet.retrieval.sources import Source, Sources
 from falconet.schema import FOOTER_KEY, Schema, Tag
 from falconet.serve.engine import Engine, Query
 from falconet.serve.features import RequestFeatures
+from falconet.serve.nearness import nearness_of
 from falconet.serve.tables import Catalogue, People, read_table, user_side
 
-FORMAT = 1  # of serving.json
+FORMAT = 2  # of serving.json and of what lies beside it
 KIND = "bundle"
+RETRIEVERS = "retrievers"  # folder of the models, by name
+INDEXES = "indexes"  # folder of their indexes, by name
 _TOLERANCE = 1e-5  # how far a probe's scores may lie from those of the machine that built the bundle
 _NOT_SERVED = ("relevant", "relevant_unknown")  # what users will do in the test has no place in a bundle
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServedRetriever:
+    """One of the retrievers of a bundle; `weight` is how much its places count where several lists become one."""
+
+    name: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServingConfig:
-    """serving.json. `verb` is what people do with items, for reasons like "because you watched"."""
+    """serving.json: names, sizes and words. `verb` is what people do with items, as in "because you watched Alien".
+
+    The build fills in `retrievers`, in their order, and `bias`.
+    """
 
     user: str
     item: str
     candidates: int = 200
     history: int = 50
-    verb: str = "watched"
-    bias: bool = False  # whether the last dimension of the vectors is a bias, no direction
+    verb: str = "chose"
+    retrievers: tuple[ServedRetriever, ...] = ()
+    bias: bool = False  # whether the last dimension of the first retriever's vectors is a bias, no direction
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -65,11 +83,6 @@ class Bundle:
     manifest: Manifest
     config: ServingConfig
     engine: Engine
-
-    @property
-    def vectors(self) -> Tensor:
-        """The items' vectors: float32 of [items, D], in the catalogue's order."""
-        return self.engine.index.vectors
 
     @property
     def name(self) -> str:
@@ -102,43 +115,60 @@ def build_bundle(
     out: str | Path,
     *,
     workflow: str | Path,
-    retriever: str | Path,
+    retriever: str | Path | Mapping[str, str | Path],
     ranker: str | Path | None,
     items: str | Path,
     users: str | Path,
     config: ServingConfig,
     data: Mapping[str, Any],
+    weights: Mapping[str, float] | None = None,
     extra: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> Bundle:
     """Write a bundle whole or not at all, and give it loaded.
 
     `workflow`: a saved FittedWorkflow; targets and histories are cut off, the people's own are in `users`.
-    `retriever`, `ranker`: models/store.py folders. `items`, `users`: features/items and features/users.
-    `data`: {"rows", "from", "to"} of the training data. `extra`: more keys for the manifest, such as the step's.
+    `retriever`, `ranker`: models/store.py folders, of several retrievers by name. `items`, `users`: features/items and
+    features/users (docs/contracts.md). `data`: {"rows", "from", "to"} of the training data. `weights`: of several
+    retrievers, how much the places of each count where their lists become one, 1 where nothing is said. `extra`: more
+    keys for the manifest, such as the step's.
+
+    Raises ArtifactError where `out` is there already, unless `overwrite`, and where a folder is missing or is something
+    else; SchemaError where the tables lack a column that the models read.
     """
-    first, second = load_model(retriever), None if ranker is None else load_model(ranker)
+    retrievers = dict(retriever) if isinstance(retriever, Mapping) else {RETRIEVER: retriever}
+    second = None if ranker is None else load_model(ranker)
     parents = {"workflow": read_manifest(workflow, "workflow").sha256}
     with write_artifact(out, KIND, parents=parents, extra=extra, overwrite=overwrite) as draft:
         to = draft.path
         _serving_part(FittedWorkflow.load(workflow)).save(to / "workflow")
-        shutil.copytree(retriever, to / "retriever")
+        for name, folder in retrievers.items():
+            shutil.copytree(folder, to / RETRIEVERS / name)
         if ranker is not None:
             shutil.copytree(ranker, to / "ranker")
         _copy_table(items, to / "items.parquet")
         _copy_table(users, to / "users.parquet", without=_NOT_SERVED)
         catalogue = Catalogue(to / "items.parquet", config.item)
         _write_popular(catalogue, config.item, to / "popular.parquet")
-        vectors_ND = _retriever(first, to).vectors(catalogue.features)
-        ExactIndex(vectors_ND, catalogue.codes).save(to / "index.safetensors")
+        (to / INDEXES).mkdir()
+        for name in retrievers:
+            index = index_of(_retriever(to / RETRIEVERS / name), catalogue.features, catalogue.codes)
+            index.save(to / INDEXES / f"{name}.safetensors")
+        served = [ServedRetriever(name=name, weight=(weights or {}).get(name, 1.0)) for name in retrievers]
+        config = replace(config, retrievers=tuple(served))
         _write_config(config, to)
         engine = _open(to, None).engine
         requests = _probe_requests(engine)
-        if _has_bias(engine):
-            _write_config(ServingConfig(**{**to_plain(config), "bias": True}), to)
+        first = engine.sources.first
+        has_vectors = isinstance(first.index, ExactIndex)
+        if has_vectors and _has_bias(engine):
+            _write_config(replace(config, bias=True), to)
         draft.extra |= {
-            "models": {"retriever": type(first).__name__, "ranker": second and type(second).__name__},
-            "dim": vectors_ND.shape[1],
+            "models": {
+                "retrievers": {s.name: type(s.retriever).__name__ for s in engine.sources.sources},
+                "ranker": second and type(second).__name__,
+            },
+            "dim": first.index.dim if isinstance(first.index, ExactIndex) else None,
             "items": len(catalogue),
             "ann_recall": None,
             "data": dict(data),
@@ -150,14 +180,12 @@ def build_bundle(
 def _open(path: Path, manifest: Manifest | None) -> Bundle:
     """The parts of a bundle, put together. Without a manifest: of one that is being built."""
     config = _read_config(path / "serving.json")
-    retriever = _retriever(load_model(path / "retriever"), path)
     ranker = load_model(path / "ranker") if (path / "ranker").is_dir() else None
     catalogue = Catalogue(path / "items.parquet", config.item)
-    schema = _request_schema(retriever, ranker)
+    models = {one.name: _retriever(path / RETRIEVERS / one.name) for one in config.retrievers}
+    sources = _sources(path, config, models, catalogue)
+    schema = _request_schema([*models.values(), *([] if ranker is None else [ranker])])
     people = People(path / "users.parquet", schema.names)
-    index = ExactIndex.load(path / "index.safetensors")
-    if not torch.equal(index.codes, catalogue.codes):
-        raise ArtifactError(f"`{path / 'index.safetensors'}` has other items than items.parquet")
     features = RequestFeatures(
         schema=schema,
         people=people,
@@ -166,37 +194,50 @@ def _open(path: Path, manifest: Manifest | None) -> Bundle:
         item=catalogue.schema[config.item],
         length=config.history,
     )
-    rows = None if ranker is None else CandidateRows(schema + catalogue.features_schema, catalogue.features)
+    rows = None if ranker is None else _ranker_rows(ranker, schema, catalogue, sources.names)
     popular = pq.read_table(path / "popular.parquet").column(config.item).to_pylist()
-    engine = Engine(
-        catalogue,
-        people,
-        features,
-        retriever,
-        index,
-        ranker,
-        rows,
-        popular,
-        config.candidates,
-        normalize(index.vectors[:, :-1] if config.bias else index.vectors, dim=-1),
-    )
+    first = sources.first
+    near = nearness_of(models[first.name], first.index, catalogue.codes, popular, bias=config.bias)
+    engine = Engine(catalogue, people, features, sources, ranker, rows, popular, config.candidates, near)
     return Bundle(path, manifest or Manifest(KIND, {}, {}, {}, ""), config, engine)
 
 
-def _retriever(model: Model, path: Path) -> Retriever:
+def _sources(path: Path, config: ServingConfig, models: Mapping[str, Retriever], catalogue: Catalogue) -> Sources:
+    """The retrievers, each with its index."""
+    sources = []
+    for one in config.retrievers:
+        model, file = models[one.name], path / INDEXES / f"{one.name}.safetensors"
+        index = ScoreIndex.load(file) if isinstance(model, ItemScorer) else ExactIndex.load(file)
+        if not torch.equal(index.codes, catalogue.codes):
+            raise ArtifactError(f"`{file}` has other items than items.parquet")
+        sources.append(Source(one.name, model, index, one.weight))
+    return Sources(sources)
+
+
+def _ranker_rows(ranker: Model, schema: Schema, catalogue: Catalogue, names: tuple[str, ...]) -> CandidateRows:
+    """The maker of the ranker's rows: with ids and histories where it reads them."""
+    known = schema + catalogue.features_schema
+    reads = set((ranker.columns if isinstance(ranker, Ranker) else ranker.schema.without_tags(Tag.TARGET)).names)
+    ids = {c.name for c in known.select(Tag.ID)}
+    history = any(Tag.SEQUENCE in c.tags and c.name in reads for c in known)
+    return CandidateRows(known, catalogue.features, sources=names, ids=bool(ids & reads), history=history)
+
+
+def _retriever(folder: Path) -> Retriever:
+    model = load_model(folder)
     if not isinstance(model, Retriever):
         raise ArtifactError(
-            f"`{path / 'retriever'}` is a {type(model).__name__}, which has no vectors to search",
+            f"`{folder}` is a {type(model).__name__}, which has no vectors to search",
             hint="a retriever such as TwoTower is needed",
         )
     return model
 
 
-def _request_schema(retriever: Model, ranker: Model | None) -> Schema:
-    """The columns a request must bring for both models."""
-    schema = user_side(retriever.schema)
-    if ranker is not None:
-        schema += user_side(ranker.schema).without(schema.names)
+def _request_schema(models: Sequence[Model]) -> Schema:
+    """The columns that a request must bring for all models."""
+    schema = Schema(())
+    for model in models:
+        schema += user_side(model.schema).without(schema.names)
     return schema
 
 
@@ -231,7 +272,10 @@ def _read_config(path: Path) -> ServingConfig:
     except (OSError, ValueError) as error:
         raise ArtifactError(f"`{path}` cannot be read: {error}") from error
     if isinstance(plain, dict) and plain.get("format") != FORMAT:
-        raise ArtifactError(f"`{path}` has format {plain.get('format')}, this version reads {FORMAT}")
+        raise ArtifactError(
+            f"`{path}` has format {plain.get('format')}, this version reads {FORMAT}",
+            hint="`falconet run RECIPE` builds a bundle that it reads",
+        )
     try:
         return from_plain(ServingConfig, plain, where=str(path))
     except ConfigError as error:
@@ -281,9 +325,10 @@ def _check_probe(path: Path, probe: Mapping[str, Any], found: Mapping[str, Any])
 
 
 def _has_bias(engine: Engine) -> bool:
-    """Whether the users' vectors all end in exactly 1."""
+    """Whether the users' vectors of the first retriever all end in exactly 1."""
+    model = engine.sources.first.retriever
     history = engine.popular[:3]
     people: list[int | None] = [None, *range(min(len(engine.people), 8))]
     with torch.inference_mode():
-        ends = [engine.retriever.user(engine.features.batch(p, None, history, {}))[0, -1] for p in people]
+        ends = [model.user(engine.features.batch(p, None, history, {}))[0, -1] for p in people]
     return all(float(end) == 1.0 for end in ends)

@@ -1,6 +1,6 @@
 """One answer from the models: features → retrieve → rank, or the popular items where nothing is known of the person.
 
-No store and no clock but for timing: the same query gives the same answer. Shapes: K candidates, D vector width.
+No store and no clock but for timing: the same query gives the same answer. Shapes: K candidates, S retrievers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from falconet.batch import Batch, Ragged
-from falconet.models.base import Model, Retriever
+from falconet.models.base import Model
 from falconet.retrieval.candidates import CandidateRows
-from falconet.retrieval.exact import ExactIndex
+from falconet.retrieval.sources import Found, Sources
 from falconet.serve.events import Id
 from falconet.serve.features import RequestFeatures
+from falconet.serve.nearness import Nearness
 from falconet.serve.order import best, diverse, drawn
 from falconet.serve.request import Value
 from falconet.serve.tables import Catalogue, People
@@ -52,12 +53,16 @@ class Query:
 
 @dataclass(frozen=True)
 class Place:
-    """One item of an answer: its row in the catalogue, and what each stage said. Places count from 1."""
+    """One item of an answer: its row in the catalogue, and what each stage said. Places count from 1.
+
+    `named`: of several retrievers, what each said, its score and its place, None where it did not name the item.
+    """
 
     row: int
     retriever_score: float
     retriever_rank: int
     score: float
+    named: Mapping[str, tuple[float, int | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,13 +82,12 @@ class Engine:
     catalogue: Catalogue
     people: People
     features: RequestFeatures
-    retriever: Retriever
-    index: ExactIndex
+    sources: Sources
     ranker: Model | None
     rows: CandidateRows | None
     popular: list[int]
     candidates: int
-    directions: Tensor  # the items' vectors without their biases, of length one: [items, D]
+    nearness: Nearness
 
     def answer(self, query: Query) -> Answer:
         """Retrieve, rank, cut. A stranger without a history gets what is popular."""
@@ -96,33 +100,43 @@ class Engine:
         with torch.inference_mode():
             user = self.features.batch(query.person, query.user_id, query.history, query.context)
             watch.stop("features")
-            codes_K, scores_K = self._retrieve(user, query)
+            found = self._retrieve(user, query)
             watch.stop("retrieve")
-            places = self._rank(user, codes_K, scores_K, query)
+            places = self._rank(user, found, query)
             watch.stop("rank")
-        return Answer(places, "retriever", watch.took_ms, self._funnel(query, len(codes_K), len(places)))
+        return Answer(places, "retriever", watch.took_ms, self._funnel(query, found.codes.shape[1], len(places)))
 
-    def _retrieve(self, user: Batch, query: Query) -> tuple[Tensor, Tensor]:
-        """Codes and scores of the best items that are allowed, best first: [K] each."""
+    def _retrieve(self, user: Batch, query: Query) -> Found:
+        """The best items that are allowed, of one user."""
         include = None if query.allowed is None else self.catalogue.codes[query.allowed]
-        scores_1K, codes_1K = self.index.search(
-            self.retriever.user(user),
-            min(max(self.candidates, query.k), len(self.catalogue)),
-            exclude=Ragged.of([sorted(query.exclude)]),
-            include=include,
-        )
-        there_K = codes_1K[0] >= 0
-        return codes_1K[0][there_K], scores_1K[0][there_K]
+        k = min(max(self.candidates, query.k), len(self.catalogue))
+        found = self.sources.search(user, k, exclude=Ragged.of([sorted(query.exclude)]), include=include)
+        return found.take(found.codes[0] >= 0)
 
-    def _rank(self, user: Batch, codes_K: Tensor, scores_K: Tensor, query: Query) -> list[Place]:
-        """The best k candidates in their final order. Without a ranker it is the retriever's."""
-        rows_K = self.catalogue.rows(codes_K)
-        final_K = scores_K
+    def _rank(self, user: Batch, found: Found, query: Query) -> list[Place]:
+        """The best k candidates in their final order. Without a ranker it is the retrievers'."""
+        rows_K = self.catalogue.rows(found.codes[0])
+        final_K = found.scores[0]
         if self.ranker is not None and self.rows is not None and len(rows_K):
-            final_K = self.ranker(self.rows.rows(user, codes_K[None], scores_K[None]))
-        rows, first, final = rows_K.tolist(), scores_K.tolist(), final_K.tolist()
+            final_K = self.ranker(self.rows.rows(user, found))
+        rows, first, final = rows_K.tolist(), found.scores[0].tolist(), final_K.tolist()
         score = (lambda x: x) if self.ranker is None else _probability
-        return [Place(rows[i], first[i], i + 1, score(final[i])) for i in self._order(final_K, rows_K, query)]
+        return [
+            Place(rows[i], first[i], i + 1, score(final[i]), self._named(found, i))
+            for i in self._order(final_K, rows_K, query)
+        ]
+
+    def _named(self, found: Found, i: int) -> dict[str, tuple[float, int | None]]:
+        """What each of several retrievers said of a candidate."""
+        names = self.sources.names
+        if len(names) < 2:
+            return {}
+        scores, places = found.of_sources[0, i].tolist(), found.places[0, i].tolist()
+        outside = found.asked + 1
+        return {
+            name: (score, None if place == outside else place)
+            for name, score, place in zip(names, scores, places, strict=True)
+        }
 
     def _order(self, scores_K: Tensor, rows_K: Tensor, query: Query) -> list[int]:
         """Which candidates take the places of an answer."""
@@ -130,8 +144,9 @@ class Engine:
             scores_K = scores_K + query.boosts[rows_K]
         if query.temperature:
             scores_K = drawn(scores_K, query.temperature, query.seed)
-        if query.diversity:
-            return diverse(scores_K, self.directions[rows_K], query.k, query.diversity)
+        if query.diversity and len(rows_K):
+            rows = rows_K.tolist()
+            return diverse(scores_K, lambda i: self.nearness.between(rows, [rows[i]])[:, 0], query.k, query.diversity)
         return best(scores_K, query.k)
 
     def _popular(self, query: Query) -> list[Place]:

@@ -1,9 +1,11 @@
 """The order of candidates once each has a score: as it is, drawn by chance, or so that neighbours differ.
 
-Shapes: K candidates, D vector width.
+Shapes: K candidates.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -25,10 +27,10 @@ def drawn(scores_K: Tensor, temperature: float, seed: int) -> Tensor:
     return scores_K.double() / temperature - exponential_K.log()
 
 
-def diverse(scores_K: Tensor, directions_KD: Tensor, k: int, diversity: float) -> list[int]:
+def diverse(scores_K: Tensor, near: Callable[[int], Tensor], k: int, diversity: float) -> list[int]:
     """Places of k candidates, each the best of (1 - diversity) · score - diversity · likeness to those before it.
 
-    Scores are stretched to [0, 1]; likeness is the cosine of `directions_KD`, whose rows have length one, moved there.
+    Scores are stretched to [0, 1]; likeness is how near a candidate is to all, `near(place)` from -1 to 1, moved there.
     """
     scores_K = scores_K.double()
     low, high = scores_K.min(), scores_K.max()
@@ -39,5 +41,5 @@ def diverse(scores_K: Tensor, directions_KD: Tensor, k: int, diversity: float) -
         gain_K = (1 - diversity) * value_K - diversity * alike_K
         gain_K[chosen] = -torch.inf
         chosen.append(int(gain_K.argmax()))
-        alike_K = torch.maximum(alike_K, (directions_KD @ directions_KD[chosen[-1]]).double().add(1).div(2))
+        alike_K = torch.maximum(alike_K, near(chosen[-1]).double().add(1).div(2))
     return chosen

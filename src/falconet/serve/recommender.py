@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from falconet.errors import ConfigError, DataError
-from falconet.serve.answers import Item, Met, Recommendation, RecommendedItem, SimilarItem
+from falconet.serve.answers import Item, Met, Named, Recommendation, RecommendedItem, SimilarItem
 from falconet.serve.bundle import Bundle, load_bundle
 from falconet.serve.changes import ItemChanges
 from falconet.serve.engine import Answer, Place, Query
@@ -125,10 +125,10 @@ class Recommender:
         )
         read_ms = (time.perf_counter() - start) * 1000
         answer = self._engine.answer(query)
-        explain = time.perf_counter()
-        items = self._explain(answer, met if request.explain else ())
+        answered = time.perf_counter()
+        items = self._explain(answer, met if request.explain else (), explain=request.explain)
         end = time.perf_counter()
-        took = {"history": read_ms, **answer.took_ms, "explain": (end - explain) * 1000, "total": (end - start) * 1000}
+        took = {"history": read_ms, **answer.took_ms, "explain": (end - answered) * 1000, "total": (end - start) * 1000}
         said = Recommendation(
             items,
             cold_start=row is None or (not met and self._engine.features.uses_history),
@@ -187,7 +187,7 @@ class Recommender:
         if row is None:
             raise DataError(f"no item {item_id!r} in the catalogue", hint="`search_items` finds items by title")
         with torch.inference_mode():
-            nearness_N = self._engine.directions @ self._engine.directions[row]
+            nearness_N = self._engine.nearness.between([row])[0]
             nearness_N[row] = -math.inf
             order_N = torch.sort(nearness_N, descending=True, stable=True).indices
         near = order_N[: min(k, len(self._catalogue) - 1)].tolist()
@@ -200,7 +200,7 @@ class Recommender:
     def start_items(self, k: int = 12) -> list[Item]:
         """Well-known items as unlike each other as possible, for a new visitor to choose from."""
         pool = [self._catalogue.row_of_code(code) for code in self._engine.popular[:120]]
-        rows = spread([row for row in pool if row is not None], self._engine.directions, k)
+        rows = spread([row for row in pool if row is not None], self._engine.nearness, k)
         return [Item(*self._shown(row)) for row in rows]
 
     def sample_users(self) -> list[Sample]:
@@ -234,7 +234,7 @@ class Recommender:
         rows = [(self._catalogue.row_of_code(code), kind) for code, kind in met]
         return [Met(ids[row], titles[row], kind) for row, kind in rows if row is not None]
 
-    def _explain(self, answer: Answer, met: Sequence[tuple[int, str]]) -> list[RecommendedItem]:
+    def _explain(self, answer: Answer, met: Sequence[tuple[int, str]], *, explain: bool) -> list[RecommendedItem]:
         """The places of an answer with what people read; one reason each."""
         past = [(row, kind) for code, kind in met if (row := self._catalogue.row_of_code(code)) is not None]
         past.reverse()  # of equally near items the latest is the better reason
@@ -242,7 +242,7 @@ class Recommender:
         nearest: list[tuple[float, int]] = []
         if past and rows and answer.source != "popular":
             with torch.inference_mode():
-                near_KH = self._engine.directions[rows] @ self._engine.directions[[row for row, _ in past]].T
+                near_KH = self._engine.nearness.between(rows, [row for row, _ in past])
                 best = near_KH.max(dim=1)
             nearest = list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
         items = []
@@ -256,7 +256,10 @@ class Recommender:
                     self._catalogue.ids.values[row],
                 )
             scores = (place.retriever_score, place.retriever_rank, place.score)
-            items.append(RecommendedItem(*self._shown(place.row), *scores, i + 1, answer.source, reason, because))
+            named = {name: Named(*said) for name, said in place.named.items()} if explain else {}
+            items.append(
+                RecommendedItem(*self._shown(place.row), *scores, i + 1, answer.source, reason, because, named)
+            )
         return items
 
     def _popular_reason(self, place: Place) -> str:

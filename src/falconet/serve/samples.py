@@ -1,4 +1,4 @@
-"""People and items picked to try a recommender with. Shapes: N items, D vector width."""
+"""People and items picked to try a recommender with. Shapes: N items."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from falconet.serve.events import Id
+from falconet.serve.nearness import Nearness
 from falconet.serve.tables import Catalogue, People
 
 
@@ -48,15 +48,15 @@ def sample_people(people: People, catalogue: Catalogue, each: int = 2) -> list[S
     return samples
 
 
-def spread(rows: Sequence[int], directions_ND: Tensor, k: int) -> list[int]:
+def spread(rows: Sequence[int], nearness: Nearness, k: int) -> list[int]:
     """k of the rows, each as far as possible from those before it; the first one first."""
     if not rows:
         return []
-    candidates_ND = directions_ND[list(rows)]
+    near_NN = nearness.between(rows, rows)
     chosen = [0]
-    nearest_N = candidates_ND @ candidates_ND[0]
+    nearest_N = near_NN[0].clone()
     while len(chosen) < min(k, len(rows)):
         nearest_N[chosen] = torch.inf
         chosen.append(int(nearest_N.argmin()))
-        nearest_N = torch.maximum(nearest_N, candidates_ND @ candidates_ND[chosen[-1]])
+        nearest_N = torch.maximum(nearest_N, near_NN[chosen[-1]])
     return [rows[i] for i in chosen]

@@ -171,6 +171,11 @@ class SimilarOut(ItemOut):
     similarity: float
 
 
+class NamedOut(BaseModel):
+    score: float
+    rank: int | None
+
+
 class RecommendedOut(ItemOut):
     retriever_score: float
     retriever_rank: int
@@ -179,6 +184,7 @@ class RecommendedOut(ItemOut):
     source: str
     reason: str
     because: int | str | None
+    retrievers: dict[str, NamedOut]
 
 
 class MetOut(BaseModel):

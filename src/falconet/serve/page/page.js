@@ -415,7 +415,7 @@ async function load() {
     const [version, start, users] = await Promise.all([call("/version"), call("/v1/start"), call("/v1/users")]);
     state.verb = version.verb;
     state.ranker = version.models.ranker;
-    const models = [version.models.retriever, version.models.ranker].filter(Boolean).join(" + ");
+    const models = [...Object.values(version.models.retrievers), version.models.ranker].filter(Boolean).join(" + ");
     byId("facts").textContent = `${models} · ${number.format(version.items)} items · ${number.format(version.users)} users · bundle ${version.bundle}`;
     byId("start").replaceChildren(...start.map(tile));
     byId("samples").replaceChildren(

@@ -1,0 +1,137 @@
+"""What is wrong with a recipe, said before any work: the settings of models, and, once there are features, columns."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from falconet.config import from_plain
+from falconet.errors import ConfigError, FalconetError, suggest
+from falconet.io.footer import read_schema
+from falconet.metrics.ranking import RankingMetrics
+from falconet.models import MODELS
+from falconet.models.base import Retriever
+from falconet.models.closed_form import ClosedForm
+from falconet.models.ranker import Ranker
+from falconet.recipe.config import Recipe, StageConfig
+from falconet.recipe.names import inner_columns
+from falconet.retrieval.candidates import row_schema
+from falconet.schema import Column, Schema, Tag
+from falconet.train.settings import TrainConfig
+
+MERGED, TWO_STAGE = "merged", "two_stage"  # in a report: what several retrievers name together, and the whole
+HISTORY = "history"
+_TAKEN = ("Popular", MERGED, TWO_STAGE)
+
+
+def check(recipe: Recipe) -> None:
+    """Check what belongs to models and their training, which only those know. Raises ConfigError."""
+    if recipe.columns.time is None and (recipe.prepare.history == "earlier" or recipe.split.kind == "time"):
+        setting = 'split.kind = "time"' if recipe.split.kind == "time" else 'prepare.history = "earlier"'
+        raise ConfigError(
+            f"`{setting}` needs times, but `columns.time` is empty",
+            hint='name the column of times, or set `split.kind = "random"` and `prepare.history = "others"`',
+        )
+    if recipe.bundle.candidates < recipe.evaluate.ks[-1]:
+        raise ConfigError(
+            f"`bundle.candidates` is {recipe.bundle.candidates}, but `evaluate` judges lists of "
+            f"{recipe.evaluate.ks[-1]}",
+            hint="the ranker can only order what the retrievers hand it",
+        )
+    known = RankingMetrics(recipe.evaluate.ks).names
+    for metric in recipe.evaluate.metrics:
+        if metric not in known:
+            raise ConfigError(f"`evaluate.metrics` has no `{metric}`", hint=suggest(metric, known))
+    _check_stages(recipe)
+
+
+def _check_stages(recipe: Recipe) -> None:
+    taken = set(_TAKEN)
+
+    def take(where: str, name: str) -> None:
+        if name in taken:
+            raise ConfigError(
+                f"`{where}`: another model of the report is called `{name}`", hint="give it a `name` of its own"
+            )
+        taken.add(name)
+
+    several = len(recipe.retriever) > 1
+    for place, one in enumerate(recipe.retriever):
+        where = f"recipe.retriever[{place}]" if several else "recipe.retriever"
+        _check_stage(where, one, retrieves=True)
+        take(where, one.name or (one.model if several else "retriever"))
+    if several and "retriever" in taken:
+        raise ConfigError(
+            "`retriever.name` is `retriever`, which is what all of them are called together", hint="another name"
+        )
+    if not any(one.weight for one in recipe.retriever):
+        raise ConfigError("`retriever.weight` is 0 of every retriever", hint="one at least must name candidates")
+    _check_stage("recipe.ranker", recipe.ranker, retrieves=False)
+    for place, compared in enumerate(recipe.compare):
+        _check_stage(f"recipe.compare[{place}]", compared, retrieves=True)
+        take(f"recipe.compare[{place}]", compared.name)
+
+
+def _check_stage(where: str, stage: StageConfig, *, retrieves: bool) -> None:
+    if stage.model not in MODELS:
+        raise ConfigError(f"`{where}.model` is `{stage.model}`", hint=suggest(stage.model, MODELS))
+    if issubclass(MODELS[stage.model], Retriever) != retrieves:
+        fit = [n for n in MODELS if issubclass(MODELS[n], Retriever) == retrieves]
+        raise ConfigError(
+            f"`{where}.model` is `{stage.model}`, which is no {'retriever' if retrieves else 'ranker'}",
+            hint=f"available: {', '.join(sorted(fit))}",
+        )
+    from_plain(MODELS[stage.model].Config, stage.config, where=f"{where}.config")
+    from_plain(TrainConfig, stage.train, where=f"{where}.train")
+    if issubclass(MODELS[stage.model], ClosedForm) and stage.train:
+        raise ConfigError(
+            f"`{where}.train`: `{stage.model}` has no training to set `{min(stage.train)}` of",
+            hint="it is fitted, not trained",
+        )
+    if stage.batch_size < 1:
+        raise ConfigError(f"`{where}.batch_size` is {stage.batch_size}", hint="a number of rows, at least 1")
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What a ranker's rows must have beside the usual: the ids of user and item, the history."""
+
+    ids: bool
+    history: bool
+
+
+def ranker_reads(recipe: Recipe) -> Reads:
+    """What the recipe's ranker reads: what its `columns` name, and the history where its kind is made for one."""
+    columns = inner_columns(recipe.columns)
+    named = recipe.ranker.config.get("columns") or ()
+    kind = MODELS[recipe.ranker.model]
+    history = HISTORY in named or (issubclass(kind, Ranker) and kind.reads_history)
+    return Reads(columns.user in named or (columns.item in named and not history), history)
+
+
+def check_models(recipe: Recipe, features: Path) -> None:
+    """Build every model of the recipe without its weights: a column that is not there is named before any training.
+
+    Raises ConfigError, SchemaError or ColumnNotFoundError, with the stage's name.
+    """
+    train = read_schema(features / "train")
+    reads, names = ranker_reads(recipe), tuple(recipe.retrievers)
+    for name, one in recipe.retrievers.items():
+        _build(f"the retriever `{name}`", one, train)
+    tables = [Schema(tuple(c for c in read_schema(features / t) if c.tags)) for t in ("users", "items")]
+    rows = row_schema(tables[0] + tables[1], names, ids=reads.ids, history=reads.history)
+    taken = Column(name="taken", dtype="float32", nullable=False, tags=frozenset({Tag.TARGET, Tag.BINARY}))
+    _build("the ranker", recipe.ranker, rows + Schema((taken,)))
+
+
+def _build(what: str, stage: StageConfig, schema: Schema) -> None:
+    kind = MODELS[stage.model]
+    ours = kind.__module__.startswith("falconet.")  # another's constructor may read numbers that are not there yet
+    try:
+        with torch.device("meta") if ours else nullcontext():
+            kind.from_schema(schema, from_plain(kind.Config, stage.config, where="config"))
+    except FalconetError as error:
+        raise type(error)(f"{what} cannot be built: {error.args[0]}", hint=error.hint) from error

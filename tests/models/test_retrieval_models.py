@@ -26,7 +26,7 @@ from falconet.models import (
     YouTubeDNN,
 )
 from falconet.models.closed_form import ClosedForm, Interactions
-from falconet.models.sequence import SequenceModel, last
+from falconet.models.sequence import SequenceModel, last, pieces
 from falconet.nn import ItemLossConfig
 from falconet.testing.models import EXAMPLE, example_batch
 
@@ -328,6 +328,18 @@ class TestSequences:
         whole = model.loss(histories([items, []]))
         assert whole.tolist() == pytest.approx([float(model.loss(beginnings).sum()) / 6, 0.0], rel=1e-5)
 
+    @torch.no_grad()
+    def test_a_history_longer_than_what_is_read_is_learned_from_in_pieces(self, config: Any) -> None:
+        model = sequence_model(config)  # reads 6
+        items = list(range(4, 13))
+        known = [items[:i] for i in range(7)] + [items[6:7], items[6:8]]
+        parts = Batch.of({"history": Ragged.of(known), "item": torch.tensor(items)})
+        whole = model.loss(histories([[5, 6], items, []]))
+        assert whole.tolist()[1:] == pytest.approx([float(model.loss(parts).sum()) / 6, 0.0], rel=1e-5)
+        assert float(whole[0]) == pytest.approx(float(model.loss(histories([[5, 6]]))), rel=1e-5)
+        drawn = {round(float(model.train().loss(histories([items]))), 4) for _ in range(20)}
+        assert len(drawn) > 1  # cut elsewhere each time
+
     def test_sessions_of_one_item_and_of_none_have_finite_losses_and_gradients(self, config: Any) -> None:
         for lists in ([[5]], [[]], [[5], [], [7]], [[], []]):
             model = sequence_model(config).train()
@@ -365,6 +377,16 @@ def test_last_items_are_cut_and_filled_up() -> None:
     assert codes.tolist() == [[2, 3, 4], [0, 0, 0], [9, 0, 0]]
     assert lengths.tolist() == [3, 0, 1]
     assert last(Ragged.of([[], []]), 3)[0].shape == (2, 0)
+
+
+def test_pieces_overlap_by_one_item_and_hold_all() -> None:
+    lists = Ragged.of([[], [7], [1, 2, 3, 4], list(range(10, 20))])
+    found, rows, first = pieces(lists, 3, torch.tensor([3, 3, 3, 2]))
+    lists_found = [found[i : i + 1].values.tolist() for i in range(len(found))]
+    assert lists_found == [[], [7], [1, 2, 3, 4], [10, 11, 12], [12, 13, 14, 15], [15, 16, 17, 18], [18, 19]]
+    assert rows.tolist() == [0, 1, 2, 3, 3, 3, 3]
+    assert first.tolist() == [True, True, True, True, False, False, False]
+    assert pieces(lists[:0], 3, torch.zeros(0, dtype=torch.int64))[1].tolist() == []
 
 
 def test_a_missing_history_is_named() -> None:

@@ -33,8 +33,9 @@ from falconet.progress import set_quiet
 from falconet.schema import Column, Schema, Tag
 from falconet.train.callbacks import Callback
 from falconet.train.runtime import Runtime
+from falconet.train.settings import TrainConfig
 from falconet.train.tables import TableOptimizer
-from falconet.train.trainer import TrainConfig, Trainer
+from falconet.train.trainer import Trainer
 
 WORK = "steps of a recommender with large tables on two processes, beside one"
 USERS, FILMS, GENRES = 162_544, 59_050, 23

@@ -112,7 +112,8 @@ def clock(steps: int) -> tuple[list[float], Callable[[], None]]:
 def train_ours(model: Any, loader: Any, epochs: int, after: Callable[[], None], each: Callable[[], None]) -> None:
     """falconet's way; `after` each epoch and `each` step."""
     from falconet.train.callbacks import Callback
-    from falconet.train.trainer import TrainConfig, Trainer
+    from falconet.train.settings import TrainConfig
+    from falconet.train.trainer import Trainer
 
     class Told(Callback):
         def step(self, step: int, figures: Mapping[str, float]) -> None:
@@ -197,7 +198,8 @@ def steps(way: str, data: Path, width: int | None, count: int) -> dict[str, floa
 
 def losses(way: str, data: Path, batch: int, seed: int) -> dict[str, float]:
     """The squared error on held-out rows after each epoch."""
-    from falconet.train.trainer import TrainConfig, Trainer
+    from falconet.train.settings import TrainConfig
+    from falconet.train.trainer import Trainer
 
     loader, valid = load(data, "train", batch, seed), load(data, "valid", 8 * BATCH)
     model = model_of(loader.schema, None, seed)

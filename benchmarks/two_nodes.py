@@ -44,7 +44,8 @@ from falconet.batch import Batch
 from falconet.progress import set_quiet
 from falconet.schema import Column, Schema, Tag
 from falconet.train.callbacks import Callback
-from falconet.train.trainer import TrainConfig, Trainer
+from falconet.train.settings import TrainConfig
+from falconet.train.trainer import Trainer
 
 WORK = "steps of 16,384 rows with two tables 64 wide on two nodes, and a killed node"
 USERS, FILMS, WIDTH, HIDDEN, BATCH = 162_542, 59_048, 64, (128, 128, 128), 16_384

@@ -1,0 +1,177 @@
+"""How good the retrieval models are on ml-latest-small, beside Popular and beside what other packages have.
+
+    FALCONET_DATA=FOLDER python benchmarks/quality.py [--protocol P] [--seeds 0 1 …] [--models NAME …] [--validation]
+                                                      [--work FOLDER] [--table] [--quick] [--json]
+
+`user-ratio`: a random fifth of each user's ratings is the test, another one for every seed. `leave-last-out`: each
+user's last rating, ties in time in file order; seeds are those of the training alone. Lists are made from the full
+catalogue without what a user has in training, every test rating is relevant, films that training does not know stay in
+the denominators. Settings: quality.toml. With `--validation` the training part of split 0 is split once more, which is
+how they were chosen.
+
+Every model is a process of its own with one thread. Results are appended to WORK/results.jsonl: what was killed goes on
+where it stopped. implicit and LensKit are installed under WORK/neighbours (neighbours.py pins them); where that fails,
+it says so and goes on without them. Intervals are those of a bootstrap over users of each user's mean over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measured import as_json
+from neighbours import environment
+from results import Record, append, entries, measured, of, read
+
+from falconet.config import config_hash
+from falconet.metrics.compare import difference, interval
+from falconet.recipe.config import recipe_of
+from falconet.recipe.run import run as run_recipe
+
+PROTOCOLS = ("user-ratio", "leave-last-out")
+METRICS = ("ndcg@10", "recall@10", "mrr@10")
+AGAIN = 1000  # added to the seed of a split that is made of a training part
+FLOORS = {"EASE": 0.37, "TwoTower": 0.32, "ItemKNN": 0.27, "MultVAE": 0.26, "YouTubeDNN": 0.24}
+PAIRS = (("IALS", "implicit ALS"), ("MF, BPR", "implicit BPR"), ("MF, BPR of one negative", "implicit BPR"))
+NEURAL = ("TwoTower", "YouTubeDNN", "MultVAE", "RecVAE", "MF, softmax")
+
+
+def prepared(data: Path, work: Path, protocol: str, seed: int, *, validation: bool) -> Path:
+    """The features of a split, made where they are not there."""
+    out = work / f"{protocol}-{seed}"
+    source: dict[str, Any] = {"reader": "movielens", "path": str(data)}
+    columns: dict[str, Any] = {}
+    if validation:
+        whole = prepared(data, work, protocol, seed, validation=False).parent
+        out, seed = work / f"{protocol}-{seed}-validation", seed + AGAIN
+        source = {"reader": "files", "path": str(whole / "split/train"), "items": str(whole / "data/movies.parquet")}
+        columns = {"item_features": ["genres"]}
+    plain = {"format": 1, "protocol": protocol, "seed": seed, "data": source, "columns": columns}
+    run_recipe(recipe_of({**plain, "split": {"seed": seed}}), out, only="prepare")
+    return out / "features"
+
+
+def label(protocol: str, seed: int, entry: dict[str, Any], *, validation: bool) -> dict[str, Any]:
+    """What makes a result the one that is asked for."""
+    part = "validation" if validation else "test"
+    return {"protocol": protocol, "part": part, "seed": seed, "name": entry["name"], "key": config_hash(entry)[:12]}
+
+
+def run_all(data: Path, work: Path, protocol: str, chosen: list[dict[str, Any]], seeds: list[int], again: bool) -> None:
+    """Measure what is not measured yet."""
+    python, why = environment(work / "neighbours") if any("neighbour" in one for one in chosen) else (None, "")
+    if why:
+        print(f"without implicit and LensKit, which cannot be installed: {why}", flush=True)
+    folder, results = work / "exchange", work / "results.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed in seeds:
+        features = prepared(data, work, protocol, 0 if protocol == "leave-last-out" else seed, validation=again)
+        for entry in chosen:
+            what = label(protocol, seed, entry, validation=again)
+            if of(what, read(results)) or ("neighbour" in entry and python is None):
+                continue
+            job = {
+                "features": str(features),
+                "seed": seed,
+                "entry": entry,
+                "folder": str(folder),
+                "python": str(python),
+            }
+            found = measured("quality_model.py", job, folder)
+            if found is not None:
+                append(results, {**what, **found})
+                values = " ".join(f"{name} {found[name]:.4f}" for name in METRICS)
+                print(f"{protocol} {seed} {entry['name']}: {values}, {found['cpu_seconds']:.1f} s", flush=True)
+
+
+def table(found: dict[str, list[Record]]) -> Iterable[str]:
+    """Lines of Markdown, one for every model."""
+    yield "| model | nDCG@10 | lowest to highest of the seeds | recall@10 | MRR@10 | coverage | seconds | MB |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for name, records in found.items():
+        cells = []
+        for metric in METRICS:
+            users = np.mean([record["per_user"][metric] for record in records], axis=0) if records else []
+            low, high = interval(np.asarray(users))
+            cells.append(f"{short(mean(records, metric))} ({short(low)} to {short(high)})")
+        spread = [record["ndcg@10"] for record in records]
+        cells.insert(1, f"{short(min(spread))} to {short(max(spread))}, {len(records)}")
+        seconds = max(record["cpu_seconds"] for record in records)
+        peak = max(record["peak_mb"] for record in records)
+        cells += [short(mean(records, "coverage@10")), f"{seconds:.0f}", f"{peak:,.0f}"]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def checks(found: dict[str, list[Record]]) -> Iterable[str]:
+    """What was asked for, beside what came out."""
+    for name, floor in FLOORS.items():
+        if name in found:
+            yield f"{name}: {short(mean(found[name], 'ndcg@10'))}, at least {short(floor)} was asked for"
+    for ours, theirs in PAIRS:
+        if ours in found and theirs in found and len(found[ours]) == len(found[theirs]):
+            both = [np.mean([r["per_user"]["ndcg@10"] for r in found[name]], axis=0) for name in (ours, theirs)]
+            apart = difference(*both)
+            yield f"{ours} - {theirs}: {apart.value:+.4f} ({apart.low:+.4f} to {apart.high:+.4f}), -0.005 was allowed"
+    neural = [name for name in NEURAL if name in found]
+    if neural and "EASE" in found:
+        best = max(neural, key=lambda name: mean(found[name], "ndcg@10"))
+        share = mean(found[best], "ndcg@10") / mean(found["EASE"], "ndcg@10")
+        yield f"best neural: {best}, {share:.3f} of EASE, .9 was asked for"
+    for record in found.get("EASE", []):
+        if "from_numpy" in record:
+            yield f"EASE's weights are at most {record['from_numpy']:.1e} from numpy's, 1e-5 was asked for"
+
+
+def mean(records: Sequence[Record], metric: str) -> float:
+    return float(np.mean([record[metric] for record in records]))
+
+
+def short(value: float) -> str:
+    return f"{value:.4f}".removeprefix("0")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--protocol", choices=PROTOCOLS, action="append", help="both, if none is named")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
+    parser.add_argument("--models", nargs="+", help="names in quality.toml")
+    parser.add_argument("--validation", action="store_true", help="on the validation part")
+    parser.add_argument("--data", type=Path, help="a MovieLens release; by default ml-latest-small in FALCONET_DATA")
+    parser.add_argument("--work", type=Path, default=Path.home() / ".cache/falconet/quality")
+    parser.add_argument("--table", action="store_true", help="only what is there already")
+    parser.add_argument("--quick", action="store_true", help="seed 0 of the closed forms, nothing from elsewhere")
+    parser.add_argument("--json", action="store_true", help="the figures as JSON, on the last line")
+    options = parser.parse_args()
+    data = options.data or Path(os.environ.get("FALCONET_DATA", ".")) / "ml-latest-small"
+    seeds = [0] if options.quick else options.seeds
+    names = ["Popular", "EASE", "ItemKNN"] if options.quick else options.models
+    figures: dict[str, list[float]] = {}
+    for protocol in options.protocol or PROTOCOLS:
+        chosen = entries("quality.toml", protocol, names)
+        if not options.table:
+            run_all(data, options.work, protocol, chosen, seeds, options.validation)
+        records = read(options.work / "results.jsonl")
+        found: dict[str, list[Record]] = {}
+        for entry in chosen:
+            asked = [label(protocol, seed, entry, validation=options.validation) for seed in seeds]
+            mine = [record for what in asked for record in of(what, records)[:1]]
+            if mine:
+                found[entry["name"]] = mine
+        print(f"\n{protocol}\n", *table(found), sep="\n")
+        print("", *checks(found) if protocol == "user-ratio" else (), sep="\n", flush=True)
+        figures |= {
+            f"{'' if protocol == PROTOCOLS[0] else protocol + ' '}{name}.ndcg@10": [r["ndcg@10"] for r in mine]
+            for name, mine in found.items()
+        }
+    if options.json:
+        print(as_json("the quality of retrieval models on ml-latest-small", figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

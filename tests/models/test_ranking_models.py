@@ -10,7 +10,7 @@ import torch
 
 from falconet.batch import Batch, Ragged
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
-from falconet.models import DCN, DIN, DLRM, MLP, DeepFM, WideDeep
+from falconet.models import DCN, DIN, DLRM, MLP, DeepFM, MMoE, WideDeep
 from falconet.models.ranker import Ranker
 from falconet.nn.interaction import pair_products, sum_of_pairs
 from falconet.schema import Column, Schema, Tag
@@ -181,3 +181,51 @@ class TestDIN:
         features = {name: x for name, x in batch.features.items() if name != "history"}
         with pytest.raises(ColumnNotFoundError, match="the batch has no column `history`"):
             DIN.from_schema(EXAMPLE, DIN.debug()).eval()(replace(batch, features=features))
+
+
+WEIGHED = Schema((*EXAMPLE, Column(name="share", dtype="float32", list="ragged", tags=frozenset({Tag.CONTEXT}))))
+RANKERS = (MLP, DLRM, DCN, DeepFM, WideDeep, DIN, MMoE)
+
+
+@pytest.mark.parametrize("kind", RANKERS)
+def test_a_multi_hot_column_may_be_weighed_in_every_ranker(kind: type[Ranker]) -> None:
+    batch = example_batch(EXAMPLE)
+    genres = batch.features["genres"]
+    assert isinstance(genres, Ragged)
+    config = replace(kind.debug(), list_weights={"genres": "share"})
+    model = kind.from_schema(WEIGHED, config).eval()
+    assert "share" not in model.columns.names
+
+    def scores(weights: torch.Tensor) -> torch.Tensor:
+        share = Ragged(weights, genres.offsets)
+        with torch.no_grad():
+            return model(replace(batch, features={**batch.features, "share": share}))
+
+    n = len(genres.values)
+    alone = kind.from_schema(EXAMPLE, kind.debug()).eval()
+    alone.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(scores(torch.full((n,), 3.0)), alone(batch))
+    weights = torch.linspace(0.1, 2.0, n)
+    several = genres.lengths > 1
+    assert bool((scores(weights) != alone(batch).detach())[several].any())
+    torch.testing.assert_close(scores(weights)[~several], alone(batch).detach()[~several])
+
+
+@pytest.mark.parametrize(
+    ("list_weights", "named"),
+    [
+        ({"genre": "share"}, "the data has no column `genre`"),
+        ({"genres": "shares"}, "the data has no column `shares`"),
+        ({"year": "share"}, "`year` holds no lists of codes"),
+        ({"genres": "age"}, "`age` holds no lists of numbers such as `genres`"),
+    ],
+)
+def test_weights_of_lists_that_are_not_there_or_no_lists_are_refused(list_weights: dict[str, str], named: str) -> None:
+    with pytest.raises(SchemaError, match=named):
+        MLP.from_schema(WEIGHED, MLP.Config(list_weights=list_weights))
+
+
+def test_din_learns_the_weights_of_a_history_itself() -> None:
+    with pytest.raises(ConfigError, match="`history` is a history"):
+        DIN.from_schema(WEIGHED, replace(DIN.debug(), list_weights={"history": "share"}))

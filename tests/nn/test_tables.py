@@ -220,3 +220,60 @@ def test_many_distinct_rows_learn_as_those_of_an_embedding_do(rows: int) -> None
     assert one.rows.grad is not None and weight.grad is not None
     assert torch.equal(one.ids, torch.unique(torch.cat([ids, torch.zeros(1, dtype=torch.int32)])).long())
     assert torch.allclose(one.rows.grad[1 : len(one.ids)], weight.grad[one.ids[1:]], atol=1e-5)
+
+
+def weighed(pooling: str) -> Tables:
+    made = Tables([HISTORY, GENRES], 2, pooling, list_weights={"history": "trust", "genres.main": "share"})  # type: ignore[arg-type]
+    with torch.no_grad():
+        for name in made.tables:
+            made.weight(name).copy_(
+                torch.arange(len(made.weight(name)), dtype=torch.float32).unsqueeze(1).expand(-1, 2)
+            )
+    return made
+
+
+def weighed_batch() -> Batch:
+    return Batch.of(
+        {
+            "history": Ragged.of([[1, 2, 0], [], [3, 4]], torch.int32),
+            "trust": Ragged.of([[3.0, 1.0, 9.0], [], [0.5, -0.5]], torch.float32),
+            "genres.main": torch.tensor([[1, 3, 0], [0, 0, 0], [2, 2, 2]], dtype=torch.int32),
+            "share": torch.tensor([[0.25, 0.75, 5.0], [1.0, 1.0, 1.0], [2.0, 0.0, 1.0]]),
+        }
+    )
+
+
+@pytest.mark.parametrize("learns", [True, False], ids=["by a product", "one by one"])
+def test_values_of_lists_count_what_their_weights_say_and_padding_nothing(learns: bool) -> None:
+    with torch.set_grad_enabled(learns):
+        mean, total = (weighed(pooling)(weighed_batch()) for pooling in ("mean", "sum"))
+    assert mean["history"][:, 0].tolist() == [1.25, 0.0, -0.5]  # weights that add up to 0 divide by 1
+    assert mean["genres.main"][:, 0].tolist() == [2.5, 0.0, 2.0]
+    assert total["history"][:, 0].tolist() == [5.0, 0.0, -0.5]
+    assert total["genres.main"][:, 0].tolist() == [2.5, 0.0, 6.0]
+
+
+def test_weights_of_one_are_no_weights_whatever_way_lists_are_pooled() -> None:
+    random = torch.Generator().manual_seed(0)
+    column = Column(name="tag", dtype="int32", list="ragged", cardinality=301)
+    lists = Ragged.of([torch.randint(0, 301, (n % 7,), generator=random).tolist() for n in range(200)])
+    rows = Batch.of({"tag": lists, "w": Ragged(torch.full(lists.values.shape, 2.0), lists.offsets)})
+    plain = Tables([column], 3, "mean")
+    heavy = Tables([column], 3, "mean", list_weights={"tag": "w"})
+    heavy.load_state_dict(plain.state_dict())
+    upstream = torch.randn(200, 3, generator=random)
+    (plain(rows)["tag"] * upstream).sum().backward()
+    (heavy(rows)["tag"] * upstream).sum().backward()
+    torch.testing.assert_close(heavy(rows)["tag"], plain(rows)["tag"])
+    torch.testing.assert_close(heavy.weight("tag").grad, plain.weight("tag").grad)
+    layer = nn.Linear(3, 2)
+    torch.testing.assert_close(heavy.project(rows, layer), layer(plain(rows)["tag"]))
+
+
+@pytest.mark.parametrize(
+    "trust", [Ragged.of([[3.0, 1.0], [1.0], [0.5, 0.5]]), torch.ones(3, 3)], ids=["other lengths", "another kind"]
+)
+def test_weights_that_do_not_fit_the_lists_are_named(trust: Ragged | Tensor) -> None:
+    rows = weighed_batch()
+    with pytest.raises(SchemaError, match="the weights `trust` do not fit the lists of `history`"):
+        weighed("mean")(Batch.of({**rows.features, "trust": trust}))

@@ -53,7 +53,9 @@ class DCN(Ranker):
 
     def __init__(self, schema: Schema, config: Config) -> None:
         super().__init__(schema, config)
-        self.inputs = Inputs(self.columns, config.dim, config.pooling, soft=config.soft_numbers)
+        self.inputs = Inputs(
+            self.columns, config.dim, config.pooling, soft=config.soft_numbers, list_weights=config.list_weights
+        )
         width = self.inputs.width
         self.cross = CrossNetwork(width, config.crosses, config.rank, config.experts)
         self.deep = MLP(width, config.hidden, dropout=config.dropout, batch_norm=config.batch_norm)

@@ -43,8 +43,10 @@ class DeepFM(Ranker):
 
     def __init__(self, schema: Schema, config: Config) -> None:
         super().__init__(schema, config)
-        self.linear = Linear(self.columns)
-        self.inputs = Inputs(self.columns, config.dim, config.pooling, soft=config.soft_numbers)
+        self.linear = Linear(self.columns, config.list_weights)
+        self.inputs = Inputs(
+            self.columns, config.dim, config.pooling, soft=config.soft_numbers, list_weights=config.list_weights
+        )
         self.numbers = NumberVectors(self.inputs.plain, config.dim) if self.inputs.plain else None
         fields = self.inputs.fields + self.inputs.plain
         self.deep = MLP(fields * config.dim, config.hidden, 1, dropout=config.dropout, batch_norm=config.batch_norm)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from falconet.batch import Batch
-from falconet.errors import SchemaError
+from falconet.errors import ConfigError, SchemaError
 from falconet.models.base import MODELS, feature
 from falconet.models.ranker import Ranker, at_least, some
 from falconet.nn.attention import CandidateAttention, flatten
@@ -52,7 +52,13 @@ class DIN(Ranker):
     def __init__(self, schema: Schema, config: Config) -> None:
         super().__init__(schema, config)
         self.candidates = _candidates(self.columns)
-        self.inputs = Inputs(self.columns, config.dim, config.pooling, soft=config.soft_numbers)
+        if both := {*self.candidates} & {*config.list_weights}:
+            raise ConfigError(
+                f"DIN list_weights: `{min(both)}` is a history, whose weights are learned", hint="leave it out"
+            )
+        self.inputs = Inputs(
+            self.columns, config.dim, config.pooling, soft=config.soft_numbers, list_weights=config.list_weights
+        )
         self.beside = tuple(name for name in self.inputs.tables.columns if name not in self.candidates)
         self.attention = nn.ModuleDict(
             {

@@ -44,7 +44,9 @@ class DLRM(Ranker):
 
     def __init__(self, schema: Schema, config: Config) -> None:
         super().__init__(schema, config)
-        self.inputs = Inputs(self.columns, config.dim, config.pooling, soft=config.soft_numbers)
+        self.inputs = Inputs(
+            self.columns, config.dim, config.pooling, soft=config.soft_numbers, list_weights=config.list_weights
+        )
         self.bottom = None
         fields = self.inputs.fields
         if self.inputs.plain:

@@ -37,7 +37,13 @@ class MLP(Ranker):
     def __init__(self, schema: Schema, config: Config) -> None:
         super().__init__(schema, config)
         sizes = {name: width for name, (_, width) in get_embedding_sizes(self.columns).items()}
-        self.inputs = Inputs(self.columns, config.dim or sizes, config.pooling, soft=config.soft_numbers)
+        self.inputs = Inputs(
+            self.columns,
+            config.dim or sizes,
+            config.pooling,
+            soft=config.soft_numbers,
+            list_weights=config.list_weights,
+        )
         self.layers = mlp.MLP(self.inputs.width, config.hidden, 1, dropout=config.dropout, batch_norm=config.batch_norm)
         if not config.hidden:  # a linear model has no symmetry to break, and is closer to its end from zero
             torch.nn.init.zeros_(self.layers.first.weight)

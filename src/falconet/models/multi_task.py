@@ -49,7 +49,13 @@ class MultiTask(Ranker):
     def __init__(self, schema: Schema, config: Any) -> None:
         super().__init__(schema, config)
         self.tasks = _tasks(schema, self.config, type(self).__name__)
-        self.inputs = Inputs(self.columns, self.config.dim, self.config.pooling, soft=self.config.soft_numbers)
+        self.inputs = Inputs(
+            self.columns,
+            self.config.dim,
+            self.config.pooling,
+            soft=self.config.soft_numbers,
+            list_weights=self.config.list_weights,
+        )
         self.towers: Towers
 
     def represent(self, batch: Batch) -> dict[str, Tensor]:

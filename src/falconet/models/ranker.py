@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -31,6 +31,7 @@ class Ranker(Model):
     @dataclass(frozen=True, kw_only=True)
     class Config:
         pooling: Pooling = "mean"  # how the vectors of a list become one
+        list_weights: Mapping[str, str] = field(default_factory=dict)  # by column of lists: what its values count
         soft_numbers: int = 0  # vectors that a continuous column is a soft choice of; 0: it is a plain number
         dropout: float = 0.0
         batch_norm: bool = True  # in the multi-layer perceptrons
@@ -89,7 +90,8 @@ class Ranker(Model):
     def _choose_columns(self, schema: Schema) -> Schema:
         """The categorical, continuous and `embedding` columns of the settings, or all there are."""
         who, wanted = type(self).__name__, self.config.columns
-        known = schema.without_tags(Tag.TARGET, Tag.WEIGHT)
+        _check_weights(schema, self.config.list_weights, who)
+        known = schema.without_tags(Tag.TARGET, Tag.WEIGHT).without(self.config.list_weights.values())
         for name in wanted or ():
             if name not in known:
                 raise ColumnNotFoundError.of(name, known.names, where=f"{who} columns={list(wanted or ())}: the data")
@@ -107,6 +109,21 @@ class Ranker(Model):
                 hint=f"it has {', '.join(schema.names) or 'no columns'}",
             )
         return columns
+
+
+def _check_weights(schema: Schema, list_weights: Mapping[str, str], who: str) -> None:
+    """Raise where a column of lists, or that of its weights, is not there or not what it should be."""
+    for name, weights in list_weights.items():
+        for column in (name, weights):
+            if column not in schema:
+                raise ColumnNotFoundError.of(column, schema.names, where=f"{who} list_weights: the data")
+        if not schema[name].is_list or Tag.CATEGORICAL not in schema[name].tags:
+            raise SchemaError(f"{who} list_weights: `{name}` holds no lists of codes", hint="a multi-hot column")
+        if schema[weights].list != schema[name].list or not schema[weights].dtype.startswith(("float", "int", "uint")):
+            raise SchemaError(
+                f"{who} list_weights: `{weights}` holds no lists of numbers such as `{name}` has of codes",
+                hint="in every row as many weights as values",
+            )
 
 
 def default_loss(schema: Schema, target: str) -> Loss:

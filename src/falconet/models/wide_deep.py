@@ -43,9 +43,11 @@ class WideDeep(Ranker):
 
     def __init__(self, schema: Schema, config: Config) -> None:
         super().__init__(schema, config)
-        self.wide = Linear(self.part("wide", config.wide))
+        self.wide = Linear(self.part("wide", config.wide), config.list_weights)
         deep = self.part("deep", config.deep)
-        self.inputs = Inputs(deep, config.dim, config.pooling, soft=config.soft_numbers)
+        self.inputs = Inputs(
+            deep, config.dim, config.pooling, soft=config.soft_numbers, list_weights=config.list_weights
+        )
         self.layers = MLP(self.inputs.width, config.hidden, 1, dropout=config.dropout, batch_norm=config.batch_norm)
 
     @classmethod

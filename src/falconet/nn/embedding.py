@@ -52,7 +52,8 @@ class Tables(nn.Module):
 
     `dims`: the width of all tables, or one per column or table name. `pooling`: how the vectors of a list become one,
     for all columns or by column name ("mean" where a name is missing); padding does not count and an empty list gives
-    zeros. `init`: the standard deviation of fresh weights.
+    zeros. `init`: the standard deviation of fresh weights. `list_weights`: by column of lists the column of lists of
+    numbers that say what each value counts; the mean is then their weighted one, zeros where they add up to 0.
 
     Raises SchemaError for a column without cardinality or tables whose columns disagree, ConfigError for a bad width or
     tables that this machine cannot hold.
@@ -64,8 +65,10 @@ class Tables(nn.Module):
         dims: int | Mapping[str, int],
         pooling: Pooling | Mapping[str, Pooling] = "mean",
         init: float = 0.05,
+        list_weights: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
+        self.list_weights = {} if list_weights is None else dict(list_weights)
         self.columns: dict[str, Column] = {column.name: column for column in columns}
         self._pooling = {c.name: pooling if isinstance(pooling, str) else pooling.get(c.name, "mean") for c in columns}
         self._sizes: dict[str, tuple[int, int]] = {}
@@ -162,7 +165,8 @@ class Tables(nn.Module):
             features = {name: _feature(batch, name) for name in group}
             rows_XD, places = self._read(group, features)
             for name in group:
-                found[name] = _pool(rows_XD, features[name], places[name], self._pooling[name])
+                weights_N = self._weights(batch, name, features[name])
+                found[name] = _pool(rows_XD, features[name], places[name], self._pooling[name], weights_N)
         return {name: found[name] for name in (self.columns if columns is None else columns)}
 
     def project(
@@ -191,7 +195,8 @@ class Tables(nn.Module):
             rows_XD, places = self._read(group, features, dtype)
             for name in group:
                 vectors_XD = F.linear(rows_XD, parts[name]).float() if first else rows_XD
-                pooled = _pool(vectors_XD, features[name], places[name], self._pooling[name])
+                weights_N = self._weights(batch, name, features[name])
+                pooled = _pool(vectors_XD, features[name], places[name], self._pooling[name], weights_N)
                 sums.append(pooled if first else F.linear(pooled, parts[name]).float())
         if extra is not None:
             sums.append(F.linear(extra, parts[""]).float())
@@ -236,6 +241,22 @@ class Tables(nn.Module):
                 rows_UD.requires_grad_(torch.is_grad_enabled())
                 self._collected.append(Touched(table, ids_U, rows_UD))
         return rows_UD, dict(zip(group, torch.split(place_N, lengths), strict=True))
+
+    def _weights(self, batch: Batch, column: str, feature: Feature) -> Tensor | None:
+        """What each value of a batch's lists counts, flat; None where all count alike."""
+        if column not in self.list_weights:
+            return None
+        weights = _feature(batch, self.list_weights[column])
+        if isinstance(feature, Ragged) and isinstance(weights, Ragged):
+            fits = self._unseen or torch.equal(feature.lengths, weights.lengths)
+        else:
+            fits = isinstance(feature, Tensor) and isinstance(weights, Tensor) and feature.shape == weights.shape
+        if not fits:
+            raise SchemaError(
+                f"the weights `{self.list_weights[column]}` do not fit the lists of `{column}`",
+                hint="in every row as many weights as values, both in lists of any or both in lists of one length",
+            )
+        return (weights.values if isinstance(weights, Ragged) else weights.reshape(-1)).float()
 
     def _by_table(self, columns: Sequence[str] | None) -> list[list[str]]:
         """The columns, grouped by table, in order of first appearance."""
@@ -296,7 +317,9 @@ def _layer_type(weight: Tensor) -> torch.dtype:
     return torch.bfloat16 if rounds else torch.float32
 
 
-def _pool(vectors_XD: Tensor, feature: Feature, place_N: Tensor, pooling: Pooling) -> Tensor:
+def _pool(
+    vectors_XD: Tensor, feature: Feature, place_N: Tensor, pooling: Pooling, weights_N: Tensor | None = None
+) -> Tensor:
     """One vector per row, from the places of its ids. Place 0 is padding."""
     if isinstance(feature, Tensor) and feature.dim() == 1:
         return vectors_XD.index_select(0, place_N)
@@ -305,7 +328,9 @@ def _pool(vectors_XD: Tensor, feature: Feature, place_N: Tensor, pooling: Poolin
         return vectors_XD.sum(0, keepdim=True).expand(len(feature), -1) * 0
     if vectors_XD.shape[0] <= _FEW and torch.is_grad_enabled():
         with torch.autocast(vectors_XD.device.type, enabled=False):
-            return _shares(feature, place_N, vectors_XD.shape[0], pooling) @ vectors_XD
+            return _shares(feature, place_N, vectors_XD.shape[0], pooling, weights_N) @ vectors_XD
+    if weights_N is not None:
+        return _weighted(vectors_XD, feature, place_N, pooling, weights_N)
     if isinstance(feature, Ragged):
         offsets = feature.offsets.to(torch.int64)
         return F.embedding_bag(
@@ -314,17 +339,42 @@ def _pool(vectors_XD: Tensor, feature: Feature, place_N: Tensor, pooling: Poolin
     return F.embedding_bag(place_N.view(feature.shape), vectors_XD, mode=pooling, padding_idx=PADDING)
 
 
-def _shares(feature: Feature, place_N: Tensor, places: int, pooling: Pooling) -> Tensor:
+def _weighted(vectors_XD: Tensor, feature: Feature, place_N: Tensor, pooling: Pooling, weights_N: Tensor) -> Tensor:
+    """The sum of weights times vectors, divided by that of the weights for a mean: [R, D]."""
+    weights_N = weights_N.masked_fill(place_N == PADDING, 0.0)
+    row_N = _row_of_value(feature, place_N)
+    total_RD = vectors_XD.new_zeros(
+        feature.shape[0] if isinstance(feature, Tensor) else len(feature), vectors_XD.shape[1]
+    )
+    scaled_ND = vectors_XD.index_select(0, place_N) * weights_N[:, None].to(vectors_XD)
+    total_RD = total_RD.index_add(0, row_N, scaled_ND)
+    if pooling == "sum":
+        return total_RD
+    return total_RD / _not_zero(weights_N.new_zeros(len(total_RD)).index_add(0, row_N, weights_N))[:, None]
+
+
+def _shares(
+    feature: Feature, place_N: Tensor, places: int, pooling: Pooling, weights_N: Tensor | None = None
+) -> Tensor:
     """How much of each of so many vectors the lists hold: [R, places]."""
     rows = len(feature)
-    if isinstance(feature, Ragged):
-        row_N = feature.row_of_value()
-    else:
-        row_N = torch.arange(rows, device=place_N.device).repeat_interleave(feature.shape[1])
-    counts_N = torch.ones(len(place_N), device=place_N.device)
+    row_N = _row_of_value(feature, place_N)
+    counts_N = torch.ones(len(place_N), device=place_N.device) if weights_N is None else weights_N
     shares_RX = counts_N.new_zeros(rows * places).index_add_(0, row_N * places + place_N, counts_N).view(rows, places)
     shares_RX[:, PADDING] = 0
-    return shares_RX if pooling == "sum" else shares_RX / shares_RX.sum(1, keepdim=True).clamp_(min=1)
+    return shares_RX if pooling == "sum" else shares_RX / _not_zero(shares_RX.sum(1, keepdim=True))
+
+
+def _row_of_value(feature: Feature, place_N: Tensor) -> Tensor:
+    """The row of each value of a batch's lists."""
+    if isinstance(feature, Ragged):
+        return feature.row_of_value()
+    return torch.arange(feature.shape[0], device=place_N.device).repeat_interleave(feature.shape[1])
+
+
+def _not_zero(totals: Tensor) -> Tensor:
+    """What to divide by: 1 where nothing was added up."""
+    return totals.masked_fill(totals == 0, 1.0)
 
 
 def _ids(feature: Feature) -> Tensor:

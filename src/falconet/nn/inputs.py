@@ -28,16 +28,24 @@ class Inputs(nn.Module):
 
     The columns are taken by name, so that neither a batch's nor a schema's order matters. `dims`: the width of all
     vectors, or one per column. `soft`: so many vectors for each continuous column, of which its value is a soft choice
-    (see `SoftEmbeddings`); with 0 it is a plain number. Raises SchemaError for a continuous column of lists, and for an
-    `embedding` column whose lists are not of one length.
+    (see `SoftEmbeddings`); with 0 it is a plain number. `list_weights`: see `Tables`. Raises SchemaError for a
+    continuous column of lists, and for an `embedding` column whose lists are not of one length.
     """
 
     def __init__(
-        self, columns: Schema, dims: int | Mapping[str, int], pooling: Pooling = "mean", *, soft: int = 0
+        self,
+        columns: Schema,
+        dims: int | Mapping[str, int],
+        pooling: Pooling = "mean",
+        *,
+        soft: int = 0,
+        list_weights: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         by_name = Schema(tuple(sorted(columns, key=lambda column: column.name)))
-        self.tables = Tables(by_name.select(Tag.CATEGORICAL).columns, dims, pooling)
+        categorical = by_name.select(Tag.CATEGORICAL)
+        weighed = {name: by for name, by in (list_weights or {}).items() if name in categorical}
+        self.tables = Tables(categorical.columns, dims, pooling, list_weights=weighed)
         numbers = by_name.select(Tag.CONTINUOUS).without_tags(Tag.EMBEDDING)
         self.continuous = numbers.names
         for column in numbers:
@@ -120,9 +128,10 @@ class Linear(nn.Module):
     nothing of what it is worth as a candidate. All weights start at zero.
     """
 
-    def __init__(self, columns: Schema) -> None:
+    def __init__(self, columns: Schema, list_weights: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self.inputs = Inputs(Schema(tuple(replace(column, domain=None) for column in columns)), 1)
+        alone = Schema(tuple(replace(column, domain=None) for column in columns))
+        self.inputs = Inputs(alone, 1, list_weights=list_weights)
         for weight in self.inputs.parameters():
             nn.init.zeros_(weight)
         self.slopes = nn.Parameter(torch.zeros(self.inputs.plain)) if self.inputs.plain else None

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from falconet.batch import Batch
-from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
+from falconet.errors import ArtifactError, ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.loader.loader import Loader
 from falconet.loader.transforms import Negatives, Padding, SampleWeights, Transform
 from falconet.loader.vectors import PretrainedVectors
@@ -194,7 +194,7 @@ def test_a_plain_function_of_a_batch_is_a_transform(load: Callable[..., Loader])
         (lambda: Negatives(column="row", count=1), SchemaError, "`row` has no cardinality"),
         (lambda: Negatives(column="item", count=1, codes=range(3, 4)), ConfigError, r"cannot be drawn from range\(3,"),
         (lambda: PretrainedVectors(column="genres", source=VECTORS), SchemaError, "`genres` does not hold one code"),
-        (lambda: PretrainedVectors(column="item", source="no.npy"), DataError, "`no.npy` holds no vectors"),
+        (lambda: PretrainedVectors(column="item", source="no.npy"), ArtifactError, "no vectors at `no.npy`"),
         (lambda: PretrainedVectors(column="item", source=VECTORS[0]), DataError, "are no matrix of floats"),
         (lambda: PretrainedVectors(column="item", source=VECTORS, codes=np.arange(2)), ConfigError, "2 codes for 40"),
         (lambda: PretrainedVectors(column="item", source=VECTORS, name="price"), SchemaError, "a column `price` alr"),

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from falconet.batch import Batch, Feature
-from falconet.errors import ConfigError, DataError, SchemaError, suggest
+from falconet.errors import ConfigError, DataError, SchemaError
 from falconet.loader.transforms import Place, Transform, feature
+from falconet.nn.vector_file import open_vectors
 from falconet.schema import Column, Schema, Tag
 
 
@@ -94,22 +94,7 @@ class PretrainedVectors(Transform):
     def _vectors(self) -> npt.NDArray[Any] | Tensor:
         if not isinstance(self.source, str | Path):
             return self.source
-        path = Path(self.source)
-        try:
-            if path.suffix == ".safetensors":
-                return self._tensor(path)
-            found: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, SafetensorError) as error:
-            raise DataError(f"`{path}` holds no vectors: {error}", hint="a `.npy` or `.safetensors` file") from error
-        return found
-
-    def _tensor(self, path: Path) -> Tensor:
-        with safe_open(path, framework="pt") as file:
-            keys = list(file.keys())
-            if self.key not in keys and (self.key is not None or len(keys) != 1):
-                raise ConfigError(f"`{path}` has no one tensor `{self.key}`", hint=suggest(self.key or "", keys))
-            tensor: Tensor = file.get_tensor(self.key or keys[0])
-        return tensor
+        return open_vectors(Path(self.source), self.key)
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process opens the file itself."""

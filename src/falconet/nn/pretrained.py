@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from falconet.errors import ArtifactError, ColumnNotFoundError, ConfigError, DataError
+from falconet.errors import ColumnNotFoundError, ConfigError, DataError
 from falconet.nn.embedding import PADDING, Tables
+from falconet.nn.vector_file import open_vectors
 
 NAME = "vectors"  # of the tensor in a safetensors file
 
@@ -110,34 +110,12 @@ def _having(module: nn.Module, table: str) -> list[Tables]:
 
 def _read(vectors: Vectors) -> tuple[Tensor, str]:
     """[M, D] in float32, and what messages call it."""
+    where = "the vectors"
     if isinstance(vectors, (str, Path)):
-        return _read_file(Path(vectors)), f"`{vectors}`"
+        vectors, where = open_vectors(Path(vectors)), f"`{vectors}`"
     if isinstance(vectors, Tensor):
-        return vectors.detach().float().cpu(), "the vectors"
-    array = vectors if isinstance(vectors, np.ndarray) else vectors.to_numpy()
-    return _as_tensor(array, "the vectors"), "the vectors"
-
-
-def _read_file(path: Path) -> Tensor:
-    if not path.is_file():
-        raise ArtifactError(f"no vectors at `{path}`")
-    if path.suffix == ".npy":
-        try:
-            return _as_tensor(np.load(path, allow_pickle=False), f"`{path}`")
-        except (ValueError, OSError) as error:
-            raise ArtifactError(f"`{path}` is not a whole .npy file of numbers: {error}") from error
-    if path.suffix != ".safetensors":
-        raise ConfigError(f"`{path}` is neither .npy nor .safetensors")
-    try:
-        tensors = load_file(path)
-    except SafetensorError as error:
-        raise ArtifactError(f"`{path}` is not a whole safetensors file: {error}") from error
-    if len(tensors) != 1:
-        raise ArtifactError(
-            f"`{path}` holds {len(tensors)} tensors, one is needed",
-            hint="`safetensors.torch.load_file`, and pass the one you mean",
-        )
-    return next(iter(tensors.values())).float()
+        return vectors.detach().float().cpu(), where
+    return _as_tensor(vectors if isinstance(vectors, np.ndarray) else vectors.to_numpy(), where), where
 
 
 def _as_tensor(array: npt.NDArray[Any], where: str) -> Tensor:
@@ -146,7 +124,7 @@ def _as_tensor(array: npt.NDArray[Any], where: str) -> Tensor:
             f"{where}: an array of {array.dtype}, where numbers are needed",
             hint="of a frame, the columns that hold the vectors alone; of a list column, `np.stack` of it",
         )
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+    return torch.from_numpy(np.array(array, dtype=np.float32))
 
 
 def _check(given_MD: Tensor, weight: Tensor, table: str, where: str, *, by_code: bool) -> None:

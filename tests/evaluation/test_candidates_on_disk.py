@@ -40,6 +40,9 @@ def test_users_are_cut_into_what_they_know_and_what_they_take(tastes: Path) -> N
     assert cut.relevant.to_lists() == [out[u] for u in chosen.tolist()]
     assert cut.seen.to_lists() == [[x for x in seen[u] if x not in out[u]] for u in chosen.tolist()]
     assert history.to_lists() == cut.seen.to_lists()
+    whole = cut.features.features["seen"]
+    assert isinstance(whole, Ragged)
+    assert whole.to_lists() == cut.seen.to_lists()
 
 
 def test_the_cut_is_a_function_of_seed_user_and_item(tastes: Path) -> None:
@@ -114,8 +117,8 @@ def test_candidates_are_ready_for_a_loader(tastes: Path, tmp_path: Path) -> None
     loader = Loader(tmp_path / "candidates/train", batch_size=64)
     batch = next(iter(loader.batches()))
     assert set(batch.features) == {
-        "genres", "retriever_score", "retriever_share", "retriever_rank", "history_length", "log_popularity",
-        "genres_affinity",
+        "genres", "retriever_score", "retriever_share", "retriever_standing", "retriever_rank", "history_length",
+        "log_popularity", "genres_affinity",
     }  # fmt: skip
     assert set(batch.targets) == {"taken"}
     assert batch.weights is not None

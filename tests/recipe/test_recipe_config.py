@@ -85,7 +85,10 @@ def test_a_recipe_starts_from_settings_that_work(tmp_path: Path) -> None:
     assert list(recipe.retrievers) == ["retriever"]
     retriever = recipe.retrievers["retriever"]
     assert (retriever.model, retriever.batch_size, retriever.train["epochs"]) == ("TwoTower", 512, 8)
-    assert recipe.ranker.config == {"hidden": []}
+    assert recipe.ranker.config == {
+        "hidden": [],
+        "columns": ["*_standing", "*_affinity", "history_length*", "log_popularity*"],
+    }
     assert recipe.ranker.train == {"epochs": 3, "learning_rate": 0.05, "schedule": "linear"}
 
 

@@ -12,13 +12,19 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
+from falconet.batch import Batch, Ragged
 from falconet.datasets.synthetic import synthesize
 from falconet.errors import ArtifactError, ColumnNotFoundError, ConfigError, SchemaError
+from falconet.evaluation.recommend import TwoStage
 from falconet.evaluation.report import read_report
+from falconet.evaluation.tables import read_users
 from falconet.io.artifact import read_artifact, read_manifest
 from falconet.io.footer import read_schema, row_groups
+from falconet.models.store import load_model
 from falconet.progress import set_quiet
+from falconet.recipe import stages
 from falconet.recipe.config import DataConfig, Recipe, RetrieverConfig, read_recipe
 from falconet.recipe.lock import locked
 from falconet.recipe.run import raw_fingerprint, run
@@ -204,15 +210,49 @@ def test_a_retriever_in_closed_form_is_fitted_evaluated_and_served(recipe: Recip
     assert len(Recommender(load_bundle(work / "bundle")).recommend(1, k=3).items) == 3
 
 
+def test_what_is_served_is_what_was_evaluated(recipe: Recipe, work: Path) -> None:
+    """Also to people whose history is cut: EASE reads all that they met, in the report and in the server."""
+    ease = RetrieverConfig(model="EASE", batch_size=512)
+    short = replace(
+        recipe,
+        retriever=(recipe.retriever[0], ease),
+        ranker=replace(recipe.ranker, config={"hidden": [], "columns": ["*"]}),
+        prepare=replace(recipe.prepare, max_items=10),
+    )
+    run(short, work)
+    users = read_users(work / "features/users")
+    assert int(users.seen.lengths.max()) > 50
+    (*_, (name, both)) = stages._own(short, work)
+    assert name == "two_stage"
+    assert isinstance(both, TwoStage)
+    expected = both.search(users.features, 10, users.seen)[1]
+    recommender = Recommender.load(work / "bundle", threads=None)
+    raw = pq.read_table(work / "features/users/part-00000.parquet").column("user_id").to_pylist()
+    catalogue = recommender.bundle.engine.catalogue
+    for row in range(0, len(raw), 7):
+        said = [catalogue.code(item.item_id) for item in recommender.recommend(raw[row], k=10).items]
+        assert said == expected[row].tolist()
+    history = [catalogue.ids.values[i] for i in range(20)]
+    codes = Ragged.of([[catalogue.code(item) for item in history]])
+    stranger = Batch.of({"history": Ragged(codes.values[-10:], torch.tensor([0, 10])), "seen": codes})
+    alone = both.search(stranger, 10, codes)[1]
+    said = [catalogue.code(item.item_id) for item in recommender.recommend(history=history, k=10).items]
+    assert said == alone[0].tolist()
+
+
 def test_several_retrievers_are_merged_ranked_evaluated_and_served(
     recipe: Recipe, work: Path, said: Callable[[], list[str]]
 ) -> None:
     ease = RetrieverConfig(model="EASE", batch_size=512)
-    two = replace(recipe, retriever=(recipe.retriever[0], ease), ranker=replace(recipe.ranker, config={"hidden": []}))
+    columns = ["*_standing", "log_popularity", "*_age*"]
+    ranker = replace(recipe.ranker, config={"hidden": [], "columns": columns})
+    two = replace(recipe, retriever=(recipe.retriever[0], ease), ranker=ranker)
     report = run(two, work)
     assert list(report["models"]) == ["Popular", "EASE", "TwoTower", "merged", "two_stage"]
-    columns = read_schema(work / "candidates/train").names
-    assert {"TwoTower_share", "EASE_score", "EASE_rank", "retriever_rank"} < set(columns)
+    made = read_schema(work / "candidates/train").names
+    assert {"TwoTower_share", "EASE_score", "EASE_rank", "retriever_rank"} < set(made)
+    reads = load_model(work / "runs/ranker/model").config.columns
+    assert reads == ("TwoTower_standing", "EASE_standing", "log_popularity")
     recommender = Recommender(load_bundle(work / "bundle"))
     assert recommender.describe()["models"]["retrievers"] == {"TwoTower": "TwoTower", "EASE": "EASE"}
     known = recommender.sample_users()[0].user_id

@@ -72,6 +72,13 @@ def test_rows_carry_what_the_retriever_said() -> None:
     assert tensor(rows, "retriever_share").tolist() == pytest.approx(shares, rel=1e-5)
 
 
+def test_standing_is_the_distance_from_the_mean_in_deviations() -> None:
+    codes, scores = torch.tensor([[3, 5, 6], [5, 3, -1]]), torch.tensor([[5.0, 3.0, 1.0], [9.0, 7.0, -torch.inf]])
+    rows = CandidateRows(SCHEMA, ITEMS).rows(USERS, Found.of_one(codes, scores))
+    apart = 2 / math.sqrt(8 / 3)
+    assert tensor(rows, "retriever_standing").tolist() == pytest.approx([apart, 0.0, -apart, 1.0, -1.0, 0.0])
+
+
 def test_affinity_is_how_much_of_the_history_is_of_the_items_kind() -> None:
     rows = CandidateRows(SCHEMA, ITEMS).rows(USERS, Found.of_one(CODES, SCORES))
     # Of the two known items of the first history, both have genre 3 and one has genre 4.
@@ -82,8 +89,8 @@ def test_affinity_is_how_much_of_the_history_is_of_the_items_kind() -> None:
 def test_the_schema_describes_the_rows() -> None:
     maker = CandidateRows(SCHEMA, ITEMS)
     assert maker.schema.names == (
-        "age", "hour", "genres", "retriever_score", "retriever_share", "retriever_rank", "history_length",
-        "log_popularity", "genres_affinity",
+        "age", "hour", "genres", "retriever_score", "retriever_share", "retriever_standing", "retriever_rank",
+        "history_length", "log_popularity", "genres_affinity",
     )  # fmt: skip
     assert set(maker.rows(USERS, Found.of_one(CODES, SCORES)).features) == set(maker.schema.names)
 
@@ -109,6 +116,7 @@ def test_places_without_a_candidate_give_finite_rows() -> None:
     rows = CandidateRows(SCHEMA, ITEMS).rows(USERS, Found.of_one(codes, scores))
     assert tensor(rows, "retriever_score").tolist() == [2.0, 0.0, 0.0, 0.0]
     assert tensor(rows, "retriever_share").tolist() == [0.0, 0.0, 0.0, 0.0]
+    assert tensor(rows, "retriever_standing").tolist() == [0.0, 0.0, 0.0, 0.0]
 
 
 def test_one_user_alone_gets_the_same_rows() -> None:

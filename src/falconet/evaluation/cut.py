@@ -24,7 +24,7 @@ from falconet.evaluation.tables import Users
 from falconet.hashing import hash_uint64
 from falconet.io.artifact import write_artifact
 from falconet.io.footer import data_files, read_schema
-from falconet.models.closed_form import Interactions
+from falconet.models.closed_form import SEEN, Interactions
 from falconet.schema import Column, Schema, Tag
 
 KIND = "rows"
@@ -77,10 +77,11 @@ def cut_users(users: Users, items: Schema, config: CandidateConfig) -> tuple[Ten
         history = features[column.name]
         assert isinstance(history, Ragged)
         features[column.name] = _keep(history, ~held_out(history))
+    features[SEEN] = seen = _keep(users.seen, ~out)
     reduced = Users(
         users.schema,
         replace(users.features, features=features),
-        _keep(users.seen, ~out),
+        seen,
         _keep(users.seen, out),
         torch.zeros_like(users.unknown),
     )

@@ -14,11 +14,11 @@ from falconet.batch import Batch, Feature, Ragged
 from falconet.columns import read_columns
 from falconet.errors import ColumnNotFoundError, DataError, SchemaError
 from falconet.io.footer import data_files, read_schema
+from falconet.models.closed_form import SEEN
 from falconet.retrieval.candidates import POPULARITY
 from falconet.schema import Schema, Tag
 
 COUNT = "count"
-SEEN = "seen"
 RELEVANT = "relevant"
 UNKNOWN = "relevant_unknown"
 HELD_OUT = "held_out"  # the table of users whom training does not know, where whole users are held out
@@ -48,7 +48,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Users:
-    """Everybody known to training, by ascending code. `schema` has the columns of `features`."""
+    """Everybody known to training, by ascending code. `schema` has the columns of `features`, which have `seen` too."""
 
     schema: Schema
     features: Batch
@@ -97,7 +97,7 @@ def read_users(path: str | Path) -> Users:
     schema, columns = _read(path, (SEEN, RELEVANT, UNKNOWN))
     return Users(
         schema,
-        Batch.of({name: columns[name] for name in schema.names}),
+        Batch.of({name: columns[name] for name in (*schema.names, SEEN)}),
         _ragged(columns, SEEN, path),
         _ragged(columns, RELEVANT, path),
         _scalar(columns, UNKNOWN, path).long(),

@@ -18,6 +18,8 @@ from falconet.models.base import Retriever, feature, history_of
 from falconet.nn.loss import full_softmax
 from falconet.schema import Schema
 
+SEEN = "seen"  # a feature beside the columns of the schema: everything a user took, where a batch has it
+
 
 @dataclass(frozen=True)
 class Interactions:
@@ -60,7 +62,8 @@ class Interactions:
 class ClosedForm(Retriever):
     """A model that `fit` computes from all interactions of training at once. Its weights are buffers.
 
-    What it knows of a user is the history in the batch: strangers with a history are served like anybody else.
+    What it knows of a user is `seen` in the batch, everything the user took, or else the history, however short that
+    was cut: strangers with a history are served like anybody else.
     """
 
     reads_history: ClassVar[bool] = True
@@ -82,8 +85,8 @@ class ClosedForm(Retriever):
         """What `fit` does once the items are counted: nothing, where the counts are all."""
 
     def taken(self, batch: Batch) -> Ragged:
-        """The distinct items of every row's history, ascending."""
-        history = as_ragged(feature(batch, self.history))
+        """The distinct items that every row's user took, ascending."""
+        history = as_ragged(feature(batch, SEEN if SEEN in batch.features else self.history))
         found = _grouped(history.row_of_value(), history.values.long())
         rows = torch.unique(history.row_of_value())
         lengths = torch.zeros(batch.rows, dtype=torch.int64, device=rows.device).index_copy_(0, rows, found.lengths)

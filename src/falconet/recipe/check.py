@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -112,6 +113,20 @@ def ranker_reads(recipe: Recipe) -> Reads:
     return Reads(columns.user in named or (columns.item in named and not history), history)
 
 
+def with_columns(stage: StageConfig, rows: Schema) -> StageConfig:
+    """A ranker whose `columns` are names: a `*` in one of them stands for anything, so for all columns that fit."""
+    given = stage.config.get("columns")
+    if given is None:
+        return stage
+    inputs = [c.name for c in rows.without_tags(Tag.TARGET, Tag.WEIGHT) if c.tags]
+    found = [n for name in given for n in (fnmatch.filter(inputs, name) if "*" in name else [name])]
+    if given and not found:
+        raise ConfigError(
+            f"`ranker.config.columns` is {list(given)}, which no column fits", hint=f"there are {', '.join(inputs)}"
+        )
+    return replace(stage, config={**stage.config, "columns": list(dict.fromkeys(found))})
+
+
 def check_models(recipe: Recipe, features: Path) -> None:
     """Build every model of the recipe without its weights: a column that is not there is named before any training.
 
@@ -124,7 +139,7 @@ def check_models(recipe: Recipe, features: Path) -> None:
     tables = [Schema(tuple(c for c in read_schema(features / t) if c.tags)) for t in ("users", "items")]
     rows = row_schema(tables[0] + tables[1], names, ids=reads.ids, history=reads.history)
     taken = Column(name="taken", dtype="float32", nullable=False, tags=frozenset({Tag.TARGET, Tag.BINARY}))
-    _build("the ranker", recipe.ranker, rows + Schema((taken,)))
+    _build("the ranker", with_columns(recipe.ranker, rows), rows + Schema((taken,)))
 
 
 def _build(what: str, stage: StageConfig, schema: Schema) -> None:

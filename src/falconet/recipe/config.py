@@ -159,7 +159,7 @@ STAGES = {
     "ranker": StageConfig(
         model="MLP",
         batch_size=1024,
-        config={"hidden": []},
+        config={"hidden": [], "columns": ["*_standing", "*_affinity", "history_length*", "log_popularity*"]},
         train={"epochs": 12, "learning_rate": 0.05, "schedule": "linear"},
     ),
 }

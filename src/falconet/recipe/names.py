@@ -15,7 +15,16 @@ TAKEN = frozenset(
         *(ROW, "split", "history"),
         *("item_id", "title", "count", "log_popularity"),
         *("user_id", "seen", "relevant", "relevant_unknown", "user_code", "item_code"),
-        *("group", "taken", "weight", "history_length", "retriever_score", "retriever_share", "retriever_rank"),
+        *(
+            "group",
+            "taken",
+            "weight",
+            "history_length",
+            "retriever_score",
+            "retriever_share",
+            "retriever_standing",
+            "retriever_rank",
+        ),
     }
 )
 

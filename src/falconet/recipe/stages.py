@@ -33,7 +33,7 @@ from falconet.models.base import MODELS, Model, Retriever
 from falconet.models.closed_form import ClosedForm
 from falconet.models.store import load_model, save_model
 from falconet.progress import note
-from falconet.recipe.check import MERGED, TWO_STAGE, check_models, ranker_reads
+from falconet.recipe.check import MERGED, TWO_STAGE, check_models, ranker_reads, with_columns
 from falconet.recipe.config import Recipe, StageConfig
 from falconet.recipe.names import inner_columns
 from falconet.recipe.protocol import protocol_of
@@ -98,7 +98,8 @@ def make_candidates(recipe: Recipe, work: Path, *, step: str) -> None:
 def train_ranker(recipe: Recipe, work: Path, *, step: str) -> None:
     """`work/candidates/train` to `work/runs/ranker`."""
     check_models(recipe, work / "features")
-    _train(recipe.ranker, work / "candidates/train", work / "runs/ranker", recipe.seed, step)
+    rows = work / "candidates/train"
+    _train(with_columns(recipe.ranker, read_schema(rows)), rows, work / "runs/ranker", recipe.seed, step)
 
 
 def _candidate_config(recipe: Recipe) -> CandidateConfig:

@@ -17,7 +17,7 @@ from falconet.retrieval.sources import Found
 from falconet.schema import Column, Schema, Tag
 
 RETRIEVER = "retriever"  # what a single source is called, and all of them together
-SCORE, SHARE, RANK = "_score", "_share", "_rank"  # follow the name of a source
+SCORE, SHARE, STANDING, RANK = "_score", "_share", "_standing", "_rank"  # follow the name of a source
 LENGTH = "history_length"
 POPULARITY = "log_popularity"
 AFFINITY = "_affinity"  # follows the name of a multi-hot item column
@@ -95,6 +95,7 @@ class CandidateRows:
             scores_RK = found.of_sources[:, :, i].float()
             said[name + SCORE] = scores_RK.flatten().masked_fill(~there, 0.0)
             said[name + SHARE] = _share(scores_RK, found.codes >= 0).flatten()
+            said[name + STANDING] = _standing(scores_RK, found.codes >= 0).flatten()
             said[name + RANK] = found.places[:, :, i].float().log1p().flatten()
         if len(self.sources) > 1:
             place_K = torch.arange(1, places + 1, dtype=torch.float32, device=found.codes.device)
@@ -149,6 +150,8 @@ def row_schema(schema: Schema, sources: Sequence[str], *, ids: bool = False, his
       S_score           of every source S (a single one is called `retriever`), as it gave it; comparable between the
                         candidates of one user only
       S_share           ln of the softmax of the scores over the user's candidates: comparable between users too
+      S_standing        by how many standard deviations the score is above the mean of the user's candidates: what is
+                        left where scores grow with the history or with what the retriever was trained on
       S_rank            ln(1 + place in its list), places from 1
       retriever_rank    of several sources: ln(1 + place in the merged list)
       history_length    ln(1 + items in the history), where there is a history
@@ -160,7 +163,7 @@ def row_schema(schema: Schema, sources: Sequence[str], *, ids: bool = False, his
     read them. Raises SchemaError where a column of the data has the name of one of these.
     """
     users, items = _sides(schema, ids=ids, history=history)
-    said = [name + what for name in sources for what in (SCORE, SHARE, RANK)]
+    said = [name + what for name in sources for what in (SCORE, SHARE, STANDING, RANK)]
     if len(sources) > 1:
         said.append(RETRIEVER + RANK)
     length = [] if _history_column(schema, schema.one(Tag.ITEM, Tag.ID)) is None else [LENGTH]
@@ -197,6 +200,15 @@ def _share(scores_RK: Tensor, there_RK: Tensor) -> Tensor:
     """ln of the softmax over the candidates that are there; 0 for the others."""
     shares_RK = scores_RK.masked_fill(~there_RK, -torch.inf).log_softmax(dim=1)
     return shares_RK.masked_fill(~there_RK, 0.0)
+
+
+def _standing(scores_RK: Tensor, there_RK: Tensor) -> Tensor:
+    """(score - mean) / deviation over the candidates that are there; 0 for the others, and where all are alike."""
+    count_R1 = there_RK.sum(1, keepdim=True).clamp(min=1)
+    known_RK = scores_RK.double().masked_fill(~there_RK, 0.0)
+    apart_RK = (known_RK - known_RK.sum(1, keepdim=True) / count_R1).masked_fill(~there_RK, 0.0)
+    deviation_R1 = (apart_RK.square().sum(1, keepdim=True) / count_R1).sqrt()
+    return torch.where(deviation_R1 > 0, apart_RK / deviation_R1, 0.0).float()
 
 
 def _history_column(schema: Schema, item_id: Column) -> Column | None:

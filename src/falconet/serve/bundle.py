@@ -22,7 +22,7 @@ from falconet.errors import ArtifactError, ConfigError
 from falconet.etl.workflow import FittedWorkflow
 from falconet.io.artifact import MANIFEST, Manifest, read_artifact, read_manifest, write_artifact
 from falconet.models.base import Model, Retriever
-from falconet.models.closed_form import ItemScorer
+from falconet.models.closed_form import ClosedForm, ItemScorer
 from falconet.models.index import index_of
 from falconet.models.ranker import Ranker
 from falconet.models.store import load_model
@@ -193,6 +193,7 @@ def _open(path: Path, manifest: Manifest | None) -> Bundle:
         user=config.user,
         item=catalogue.schema[config.item],
         length=config.history,
+        reads_all=any(isinstance(model, ClosedForm) and model.reads_history for model in models.values()),
     )
     rows = None if ranker is None else _ranker_rows(ranker, schema, catalogue, sources.names)
     popular = pq.read_table(path / "popular.parquet").column(config.item).to_pylist()
@@ -302,8 +303,8 @@ def _probe(engine: Engine, request: Mapping[str, Any]) -> dict[str, Any]:
     person = None if user_id is None else engine.people.row(user_id)
     codes = [engine.catalogue.code(item) for item in request.get("history", [])]
     history = [c for c in codes if c is not None] if person is None else engine.features.history(person)
-    exclude = frozenset(history) if person is None else frozenset(engine.people.seen(person).tolist())
-    query = Query(k=request["k"], person=person, user_id=user_id, history=history, exclude=exclude)
+    seen = history if person is None else engine.people.seen(person).tolist()
+    query = Query(k=request["k"], person=person, user_id=user_id, history=history, seen=seen, exclude=frozenset(seen))
     places = engine.answer(query).places
     ids = engine.catalogue.ids.values
     return {"items": [ids[place.row] for place in places], "scores": [place.score for place in places]}

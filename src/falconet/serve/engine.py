@@ -37,6 +37,7 @@ class Query:
     person: int | None = None
     user_id: Id | None = None
     history: Sequence[int] = ()
+    seen: Sequence[int] | None = None  # everything the person met, where models read more than the history
     exclude: frozenset[int] = frozenset()
     allowed: Tensor | None = None  # bool [items], in the catalogue's order; None: all
     context: Mapping[str, Value] = field(default_factory=dict)
@@ -98,7 +99,7 @@ class Engine:
             watch.stop("retrieve")
             return Answer(places, "popular", watch.took_ms, self._funnel(query, len(places), len(places)))
         with torch.inference_mode():
-            user = self.features.batch(query.person, query.user_id, query.history, query.context)
+            user = self.features.batch(query.person, query.user_id, query.history, query.context, query.seen)
             watch.stop("features")
             found = self._retrieve(user, query)
             watch.stop("retrieve")

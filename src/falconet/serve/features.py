@@ -13,6 +13,7 @@ from falconet.columns import tensor_type
 from falconet.errors import DataError, SchemaError
 from falconet.etl.online import Online
 from falconet.etl.workflow import FittedWorkflow
+from falconet.models.closed_form import SEEN
 from falconet.schema import Column, Schema, Tag
 from falconet.serve.events import Id
 from falconet.serve.request import Value
@@ -25,13 +26,23 @@ class RequestFeatures:
     """Makes the one-row batch of a request: exactly the columns of `schema` (the models' user side).
 
     A person known to training has the row of users.parquet; a stranger the row the workflow gives for an unknown user.
-    The history is replaced by the codes given, the last `length` of them; context columns come from the workflow.
+    The history is replaced by the codes given, the last `length` of them; context columns come from the workflow. With
+    `reads_all` there is a column `seen` too, of everything the person met (models/closed_form.py).
     """
 
     def __init__(
-        self, *, schema: Schema, people: People, workflow: FittedWorkflow, user: str, item: Column, length: int
+        self,
+        *,
+        schema: Schema,
+        people: People,
+        workflow: FittedWorkflow,
+        user: str,
+        item: Column,
+        length: int,
+        reads_all: bool = False,
     ) -> None:
         self.schema, self._people, self._user, self.length = schema, people, user, length
+        self.reads_all = reads_all
         context = schema.select(Tag.CONTEXT)
         sequences = schema.select(Tag.SEQUENCE).columns
         self._histories = [c.name for c in sequences if c.table == item.table and Tag.CATEGORICAL in c.tags]
@@ -60,9 +71,17 @@ class RequestFeatures:
         return [code for code in column[person].tolist() if code != 0]  # 0 pads lists of one length
 
     def batch(
-        self, person: int | None, user_id: Id | None, history: Sequence[int], context: Mapping[str, Value]
+        self,
+        person: int | None,
+        user_id: Id | None,
+        history: Sequence[int],
+        context: Mapping[str, Value],
+        seen: Sequence[int] | None = None,
     ) -> Batch:
-        """One row. `person`: the row of users.parquet, None for a stranger; `history`: item codes, oldest first."""
+        """One row. `person`: the row of users.parquet, None for a stranger; `history`: item codes, oldest first.
+
+        `seen`: the codes of everything the person met, where that is more than the history.
+        """
         features: dict[str, Feature] = {}
         if person is not None:
             known = self._people.features.features
@@ -74,7 +93,10 @@ class RequestFeatures:
         if self._context is not None:
             features |= self._moment(self._context, context)
         features |= {name: _row(self.schema[name], list(history[-self.length :])) for name in self._histories}
-        return Batch({name: features[name] for name in self.schema.names}, {}, 1, 1)
+        chosen = {name: features[name] for name in self.schema.names}
+        if self.reads_all:
+            chosen[SEEN] = Ragged.of([list(history if seen is None else seen)], dtype=torch.int64)
+        return Batch(chosen, {}, 1, 1)
 
     def _moment(self, online: Online, context: Mapping[str, Value]) -> dict[str, Feature]:
         """The context columns of a moment; what a request does not say is missing."""

@@ -10,6 +10,8 @@ from falconet.serve.events import HIDE, Event, Id, Who, check_id
 from falconet.serve.request import SEEN_IN_TRAINING
 from falconet.serve.store import Store
 
+_ALL = 10_000  # events of a person that are read at most
+
 
 class Past:
     """Looks people up in the tables of a bundle and in a store, where there is one."""
@@ -42,16 +44,26 @@ class Past:
             codes = [code for item in history if (code := self._code(item, "history")) is not None]
             return [(code, "view") for code in list(dict.fromkeys(reversed(codes)))[:length][::-1]]
         row = self.row(who)
-        events = self._events(who, hidden)
+        events = self._events(who, hidden, length)
         known = [] if row is None else self._features.history(row)
         old = [(code, SEEN_IN_TRAINING) for code in known if code not in events and code not in hidden]
         return [*old, *events.items()][-length:]
 
-    def _events(self, who: Who | None, hidden: Collection[int]) -> dict[int, str]:
+    def everything(self, who: Who | None, history: Sequence[Id] | None, hidden: Collection[int]) -> list[int] | None:
+        """Codes of all that the person met, for models that read more than the history; None where none does."""
+        if not self._features.reads_all:
+            return None
+        if history is not None:
+            return [code for item in history if (code := self._code(item, "history")) is not None]
+        row = self.row(who)
+        known = [] if row is None else self._people.seen(row).tolist()
+        return [code for code in dict.fromkeys([*known, *self._events(who, hidden, _ALL)]) if code not in hidden]
+
+    def _events(self, who: Who | None, hidden: Collection[int], wanted: int) -> dict[int, str]:
         """Code and type of the last items of the catalogue that the person's events are of, oldest first."""
         if self._store is None or who is None:
             return {}
-        wanted = limit = self._features.length
+        limit = wanted
         while True:
             met = self._store.history(who, limit)
             codes = ((self._catalogue.code(item), kind) for item, kind in met)

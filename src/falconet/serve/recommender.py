@@ -115,6 +115,7 @@ class Recommender:
             person=row,
             user_id=who.id if who is not None and who.kind == "user" else None,
             history=[code for code, _ in met],
+            seen=past.everything(who, request.history, hidden),
             exclude=exclude | past.codes(shown, "shown"),
             allowed=self._allowed(request),
             context=request.context,

@@ -33,7 +33,7 @@ class RowGradient:
     @cached_property
     def squares(self) -> Tensor:
         """The sum of the squares of each row's values: float32 of [U]."""
-        found = [torch.linalg.vector_norm(some.float(), dim=1).square() for _, some in self.blocks()]
+        found = [torch.linalg.vector_norm(some, dim=1, dtype=torch.float32).square() for _, some in self.blocks()]
         return torch.cat(found) if found else self.values.new_empty(0, dtype=torch.float32)
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:

@@ -51,17 +51,10 @@ def fresh_state(rule: Rule | None, values_VD: Tensor) -> dict[str, Tensor]:
     return rows | {key: torch.zeros_like(values_VD, dtype=torch.float32) for key in _WIDE[rule]}
 
 
-def follow(
-    rule: Rule,
-    state: dict[str, Tensor],
-    ids_U: Tensor,
-    gradient_UD: Tensor,
-    squares_U: Tensor,
-    rate: float,
-) -> Tensor:
-    """What the rows `ids_U` move by: [U, D]. The state is moved on; the gradient is used up.
+def pace(rule: Rule, state: dict[str, Tensor], ids_U: Tensor, squares_U: Tensor, width: int, rate: float) -> Tensor:
+    """What `follow` multiplies the gradient of each of the rows `ids_U`, or its running mean, by: [U].
 
-    `squares_U`: the sum of the squares of each row's gradient.
+    The state that is one number per row is moved on. `squares_U`: the sum of the squares of each row's gradient.
 
     rowwise_rmsprop   v <- .99 v + .01 mean(g²),   -rate g / (sqrt(v / (1 - .99^touches)) + 1e-8)
     rowwise_adagrad   v <- v + mean(g²),           -rate g / (sqrt(v) + 1e-8)
@@ -70,32 +63,34 @@ def follow(
     sgd               -rate g
     """
     if rule == "sgd":
-        return gradient_UD.mul_(-rate)
-    touches_U = _touched(state, ids_U) if "touches" in state else None
-    if rule == "lazy_adam":
-        assert touches_U is not None
-        square_UD = _moved(state["square"], ids_U, gradient_UD.square(), ADAM_DECAY)
-        size_UD = (square_UD / _correction(ADAM_DECAY, touches_U).unsqueeze(1)).sqrt_().add_(EPSILON)
-        mean_UD = _moved(state["mean"], ids_U, gradient_UD, MOMENTUM)
-        return mean_UD.mul_((-rate / _correction(MOMENTUM, touches_U)).unsqueeze(1)).div_(size_UD)
-    square_U = squares_U / gradient_UD.shape[1]
+        return torch.full_like(squares_U, -rate)
     if rule == "rowwise_adagrad":
-        square_U += state["square"].index_select(0, ids_U)
+        square_U = state["square"].index_select(0, ids_U).add_(squares_U, alpha=1 / width)
         state["square"].index_copy_(0, ids_U, square_U)
-        return gradient_UD.mul_((-rate / (square_U.sqrt() + EPSILON)).unsqueeze(1))
-    assert touches_U is not None
-    decay = DECAY if rule == "rowwise_rmsprop" else ADAM_DECAY
-    size_U = (_moved(state["square"], ids_U, square_U, decay) / _correction(decay, touches_U)).sqrt() + EPSILON
-    if rule == "rowwise_rmsprop":  # in place: large temporaries cost more than the arithmetic
-        return gradient_UD.mul_((-rate / size_U).unsqueeze(1))
-    mean_UD = _moved(state["mean"], ids_U, gradient_UD, MOMENTUM)
-    return mean_UD.mul_((-rate / _correction(MOMENTUM, touches_U) / size_U).unsqueeze(1))
-
-
-def _touched(state: dict[str, Tensor], ids_U: Tensor) -> Tensor:
+        return -rate / square_U.sqrt_().add_(EPSILON)
     touches_U = state["touches"].index_select(0, ids_U) + 1
     state["touches"].index_copy_(0, ids_U, touches_U)
-    return touches_U
+    pace_U = torch.full_like(squares_U, -rate)
+    if rule != "rowwise_rmsprop":
+        pace_U /= _correction(MOMENTUM, touches_U)
+    if rule != "lazy_adam":
+        decay = DECAY if rule == "rowwise_rmsprop" else ADAM_DECAY
+        square_U = _moved(state["square"], ids_U, squares_U / width, decay)
+        pace_U /= square_U.div_(_correction(decay, touches_U)).sqrt_().add_(EPSILON)
+    return pace_U
+
+
+def follow(rule: Rule, state: dict[str, Tensor], ids_U: Tensor, gradient_UD: Tensor, pace_U: Tensor) -> Tensor:
+    """What the rows `ids_U` move by, at the pace that `pace` gave: [U, D]. State as wide as the rows is moved on; the
+    gradient is used up."""
+    if "mean" not in state:  # in place: large temporaries cost more than the arithmetic
+        return gradient_UD.mul_(pace_U.unsqueeze(1))
+    step_UD = _moved(state["mean"], ids_U, gradient_UD, MOMENTUM).mul_(pace_U.unsqueeze(1))
+    if rule == "lazy_adam":
+        correction_U = _correction(ADAM_DECAY, state["touches"].index_select(0, ids_U))
+        square_UD = _moved(state["square"], ids_U, gradient_UD.square_(), ADAM_DECAY)
+        step_UD.div_(square_UD.div_(correction_U.unsqueeze(1)).sqrt_().add_(EPSILON))
+    return step_UD
 
 
 def _correction(decay: float, touches_U: Tensor) -> Tensor:

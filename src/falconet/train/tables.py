@@ -205,28 +205,32 @@ class TableOptimizer:
 
         `number` of the step in the whole run, from which the draws of bfloat16 rows are made.
         """
+        assert self._rule is not None or not gathered
         for name, gradient in gathered.items():
-            squares_U = gradient.squares if scale is None else gradient.squares * scale.square()
-            ids_U, squares_U = (x.to(self.values[name].device) for x in (gradient.ids, squares_U))
-            for rows, some in gradient.blocks():
-                some_UD = some.to(self.values[name].device, torch.float32, copy=True)
-                if scale is not None:
-                    some_UD.mul_(scale.to(some_UD.device))
-                self._update(name, ids_U[rows], some_UD, squares_U[rows], learning_rate, number)
+            self._update(name, gradient, learning_rate, number, scale)
 
     def _update(
-        self, name: str, ids_U: Tensor, gradient_UD: Tensor, squares_U: Tensor, learning_rate: float, number: int
+        self, name: str, gradient: RowGradient, learning_rate: float, number: int, scale: Tensor | None
     ) -> None:
         assert self._rule is not None
-        values, placed = self.values[name], self.plan[name]
-        step_UD = rowwise.follow(self._rule, self.state[name], ids_U, gradient_UD, squares_U, learning_rate)
-        if self._weight_decay:
-            rowwise.shrink(values, ids_U, step_UD, learning_rate * self._weight_decay)
+        values, state, placed = self.values[name], self.state[name], self.plan[name]
+        if scale is not None:
+            scale = scale.to(values.device)
+        ids_U, squares_U = gradient.ids.to(values.device), gradient.squares.to(values.device)
+        squares_U = squares_U if scale is None else squares_U * scale.square()
+        pace_U = rowwise.pace(self._rule, state, ids_U, squares_U, placed.size.width, learning_rate)
         keys_U = None
         if values.dtype != torch.float32:
             rows_U = placed.layout.ids(ids_U, self._runtime.rank)
             keys_U = rowwise.keys(placed.size.table, self._seed, number, rows_U)
-        rowwise.move(values, ids_U, step_UD, keys_U)
+        for rows, some in gradient.blocks():
+            some_UD = some.to(values.device, torch.float32, copy=True)
+            if scale is not None:
+                some_UD.mul_(scale)
+            step_UD = rowwise.follow(self._rule, state, ids_U[rows], some_UD, pace_U[rows])
+            if self._weight_decay:
+                rowwise.shrink(values, ids_U[rows], step_UD, learning_rate * self._weight_decay)
+            rowwise.move(values, ids_U[rows], step_UD, None if keys_U is None else keys_U[rows])
 
     def _nothing(self, name: str) -> RowGradient:
         size, device = self._sizes[name], self._runtime.device

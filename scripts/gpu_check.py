@@ -34,7 +34,8 @@ from falconet.schema import FOOTER_KEY, Column, Schema, Tag
 from falconet.train.callbacks import Callback
 from falconet.train.launch import launch
 from falconet.train.runtime import Runtime
-from falconet.train.trainer import TrainConfig, Trainer
+from falconet.train.settings import TrainConfig
+from falconet.train.trainer import Trainer
 
 BATCH = 2048
 SMALL = MLP.Config(hidden=(64, 64), dim=32, dropout=0.0)

@@ -35,7 +35,8 @@ from falconet.loader.map_style import MapLoader
 from falconet.models.mlp import MLP
 from falconet.progress import set_quiet
 from falconet.train.callbacks import Callback
-from falconet.train.trainer import TrainConfig, Trainer
+from falconet.train.settings import TrainConfig
+from falconet.train.trainer import Trainer
 
 GROWTH = 0.01  # of the resident memory, over all epochs that count
 

@@ -34,7 +34,8 @@ import falconet as fl
 from falconet.loader.loader import Loader
 from falconet.models.mlp import MLP
 from falconet.schema import FOOTER_KEY, Column, Schema, Tag
-from falconet.train.trainer import TrainConfig, Trainer
+from falconet.train.settings import TrainConfig
+from falconet.train.trainer import Trainer
 
 TIMEOUT = 15.0  # seconds that processes wait for each other
 ALONE = 4 * TIMEOUT  # seconds in which a process must end whose neighbour was killed

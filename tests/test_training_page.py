@@ -10,7 +10,7 @@ from pathlib import Path
 
 from falconet.train.callbacks import Callback
 from falconet.train.recovery import HOW
-from falconet.train.trainer import TrainConfig
+from falconet.train.settings import TrainConfig
 
 PAGE = (Path(__file__).parent.parent / "docs/training.md").read_text(encoding="utf-8")
 

@@ -27,7 +27,7 @@ _HOME = {
     "Shuffle": "falconet.etl.writer",
     "Tag": "falconet.schema",
     "TensorBoard": "falconet.train.log",
-    "TrainConfig": "falconet.train.trainer",
+    "TrainConfig": "falconet.train.settings",
     "Trainer": "falconet.train.trainer",
     "Workflow": "falconet.etl.workflow",
     "evaluate": "falconet.evaluation.evaluate",
@@ -87,7 +87,8 @@ if TYPE_CHECKING:
     from falconet.train.launch import launch
     from falconet.train.log import MLflow, TensorBoard
     from falconet.train.runtime import Runtime
-    from falconet.train.trainer import TrainConfig, Trainer
+    from falconet.train.settings import TrainConfig
+    from falconet.train.trainer import Trainer
     from falconet.train.weights import import_weights
 
 

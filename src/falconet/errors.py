@@ -75,5 +75,6 @@ class ServiceError(FalconetError):
 def suggest(given: str, available: Iterable[str]) -> str:
     """The hint for a name that does not exist: the close one, else all of them."""
     names = sorted(available)
-    close = get_close_matches(given, names, n=1)
+    same = {name.lower(): name for name in names}
+    close = get_close_matches(given, names, n=1) or [same[x] for x in get_close_matches(given.lower(), same, n=1)]
     return f"did you mean `{close[0]}`?" if close else f"available: {', '.join(names) or 'none'}"

@@ -13,7 +13,8 @@ from falconet.evaluation.evaluate import EvaluationConfig, evaluate
 from falconet.loader.loader import Loader
 from falconet.models import EASE, IALS, GRU4Rec, ItemKNN, MultVAE, RecVAE, SASRec
 from falconet.models.base import Retriever
-from falconet.train.trainer import TrainConfig, Trainer
+from falconet.train.settings import TrainConfig
+from falconet.train.trainer import Trainer
 
 
 def recalls(model: Retriever, features: Path) -> tuple[float, float]:

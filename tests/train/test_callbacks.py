@@ -16,7 +16,8 @@ from conftest import need
 from falconet.errors import ConfigError
 from falconet.train.callbacks import Callback
 from falconet.train.log import MLflow, TensorBoard
-from falconet.train.trainer import TrainConfig, Trainer
+from falconet.train.settings import TrainConfig
+from falconet.train.trainer import Trainer
 from train.workers import SGD, Line, Rows, config, line_batch, loader, net, same
 
 TWO = TrainConfig(optimizer="sgd", learning_rate=0.1, precision="float32", epochs=2)

@@ -13,7 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from falconet.batch import Batch
 from falconet.errors import ConfigError
 from falconet.metrics.binary import BinaryMetrics
+from falconet.models.mlp import MLP
 from falconet.train.callbacks import Callback
+from falconet.train.settings import TrainConfig
 from falconet.train.trainer import Trainer
 from train.workers import SGD, Line, Net, Rows, config, line_batch, loader
 
@@ -54,18 +56,46 @@ def test_a_setting_that_makes_no_sense_is_named(setting: str, value: object, wha
             {"metrics": {"y": len}},
             "a builtin_function_or_method was given as metrics: it has no partial, merge, finish",
         ),
-        ({"resume": "yes"}, "`resume` is 'yes'(?s:.*)one of never, auto, must"),
+        ({"resume": "yes"}, "`resume` is 'yes'(?s:.*)\"auto\" goes on"),
+        ({"resume": True}, '`resume` is True(?s:.*)"auto" goes on'),
+        ({"resume": "auto"}, '`resume="auto"` without a folder'),
+        ({"model": Line}, r"the class Line was given as a model(?s:.*)hint: Line\("),
+        ({"model": MLP}, r"the class MLP was given as a model(?s:.*)MLP\.from_schema\(loader\.schema\)"),
+        ({"model": Rows([line_batch()])}, "a Rows was given as a model(?s:.*)torch.nn.Module"),
     ],
 )
 def test_what_is_no_loader_and_no_metric_is_named(arguments: dict[str, Any], message: str) -> None:
-    given = {"loader": Rows([line_batch()]), **arguments}
+    given = {"model": Line(), "loader": Rows([line_batch()]), **arguments}
     with pytest.raises(ConfigError, match=message):
-        Trainer(SGD).fit(Line(), **given)
+        Trainer(SGD).fit(**given)
 
 
-def test_a_class_is_no_callback() -> None:
-    with pytest.raises(ConfigError, match="is no callback"):
-        Trainer(SGD, callbacks=[Callback]).fit(Line(), Rows([line_batch()]))  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (({"epochs": 1},), "a Trainer needs a TrainConfig, not {'epochs': 1}"),
+        ((TrainConfig,), "a Trainer needs a TrainConfig, not its class"),
+        ((SGD, 3), "`folder` is 3"),
+        ((SGD, None, 2), "`runtime` is 2(?s:.*)falconet launch"),
+        ((SGD, None, None, Callback()), "`callbacks` is <(?s:.*)a list"),
+        ((SGD, None, None, [Callback]), "is no callback"),
+        ((SGD, None, None, [print]), "is no callback"),
+    ],
+)
+def test_what_is_no_trainers_is_refused_when_it_is_made(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Trainer(*arguments)
+
+
+def test_a_class_is_not_evaluated() -> None:
+    with pytest.raises(ConfigError, match="the class Line was given as a model"):
+        Trainer(SGD).evaluate(Line, Rows([line_batch()]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("setting", [{"monitor": "auc"}, {"patience": 2}, {"schedule": "plateau"}])
+def test_what_needs_a_validation_is_refused_without(setting: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"`{next(iter(setting))}(?s:.*) without validation data"):
+        Trainer(config(**setting)).fit(Line(), Rows([line_batch()]))
 
 
 def test_a_table_that_is_a_layers_weight_too_is_refused(data: Path) -> None:

@@ -16,7 +16,8 @@ from falconet.metrics.regression import RegressionMetrics
 from falconet.models import MLP, MMoE
 from falconet.schema import Column, Schema, Tag
 from falconet.testing.models import EXAMPLE, example_batch
-from falconet.train.trainer import TrainConfig, Trainer
+from falconet.train.settings import TrainConfig
+from falconet.train.trainer import Trainer
 from train.workers import Rows
 
 STARS = Column(name="stars", dtype="float32", tags=frozenset({Tag.TARGET, Tag.REGRESSION}))
@@ -40,6 +41,7 @@ def model() -> MMoE:
 def test_figures_by_target_are_those_of_the_rows_that_know_it(batches: list[Batch]) -> None:
     made = model()
     figures = Trainer(TrainConfig()).evaluate(made, Rows(batches), FIGURES)
+    made.eval()
     with torch.no_grad():
         found = [made.predictions(b) for b in batches]
         losses = torch.cat([made.loss(b) for b in batches])

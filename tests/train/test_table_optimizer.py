@@ -115,7 +115,7 @@ def test_after_an_error_tables_are_parameters_again() -> None:
 
 
 def test_an_unknown_placement_is_refused() -> None:
-    from falconet.train.trainer import TrainConfig
+    from falconet.train.settings import TrainConfig
 
     with pytest.raises(
         ConfigError, match=r"`table_placement` is 'rows'(?s:.*)one of auto, replicated, table, row, host"

@@ -26,7 +26,8 @@ from falconet.nn.loss import bce, sampled_softmax
 from falconet.schema import FOOTER_KEY, Column, Schema, Tag
 from falconet.train.callbacks import Callback
 from falconet.train.runtime import Runtime
-from falconet.train.trainer import TrainConfig, Trainer
+from falconet.train.settings import TrainConfig
+from falconet.train.trainer import Trainer
 
 USERS, ITEMS, GENRES = 40, 30, 8
 SCHEMA = Schema(

@@ -18,10 +18,11 @@ import torch.distributed as dist
 
 from falconet.errors import DataError, FalconetError
 from falconet.io.artifact import falconet_version
-from falconet.train.launch import launch, threads_each
+from falconet.train.launch import launch
 from falconet.train.place import read_meeting, read_place
 from falconet.train.precision import bfloat16_is_fast
 from falconet.train.runtime import Runtime, built_for
+from falconet.train.team import threads_each
 
 MEGABYTES = 32  # of the timed all-reduce
 Facts = dict[str, Any]

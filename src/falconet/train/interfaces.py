@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from falconet.batch import Batch
-from falconet.errors import ConfigError
 
 
 class Batches(Protocol):
@@ -45,31 +44,6 @@ class Metrics(Protocol):
 
 Judges = Metrics | Mapping[str, Metrics]
 """Figures for the only target of the data or of the model, or for each target by its name."""
-
-
-def check_loader(data: Batches) -> None:
-    """Raise ConfigError for what lacks a part of `Batches`."""
-    _check(
-        data, ("rows", "batches", "state_dict", "__len__"), "a loader",
-        hint="fl.Loader for Parquet files, fl.MapLoader for a torch data set, fl.MapLoader.of for a DataLoader",
-    )  # fmt: skip
-
-
-def check_metrics(metrics: Judges | None) -> None:
-    """Raise ConfigError for what lacks a part of `Metrics`."""
-    for metric in metrics.values() if isinstance(metrics, Mapping) else [] if metrics is None else [metrics]:
-        _check(
-            metric, ("partial", "merge", "finish"), "metrics",
-            hint="those of falconet.metrics, or a class of your own with these methods",
-        )  # fmt: skip
-
-
-def _check(given: object, names: Sequence[str], what: str, hint: str) -> None:
-    missing = [name for name in names if not hasattr(given, name)]
-    if missing or isinstance(given, type):
-        kind = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
-        lacks = f": it has no {', '.join(missing)}" if missing else ""
-        raise ConfigError(f"{kind} was given as {what}{lacks}", hint=hint)
 
 
 def bring(loader: Batches, device: torch.device) -> None:

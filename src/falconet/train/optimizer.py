@@ -14,7 +14,7 @@ from falconet.train.runtime import Runtime
 from falconet.train.tables import TableOptimizer
 
 if TYPE_CHECKING:
-    from falconet.train.trainer import TrainConfig
+    from falconet.train.settings import TrainConfig
 
 _TINY = 1e-6  # as in torch's clip_grad_norm_
 

@@ -13,75 +13,31 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from falconet.batch import Batch
-from falconet.config import check_types
-from falconet.errors import ConfigError, DataError
+from falconet.errors import ConfigError
 from falconet.progress import progress
 from falconet.train.callbacks import Callback, Callbacks
-from falconet.train.checkpoint import Position, Resume
-from falconet.train.interfaces import Batches, Judges, bring, check_loader, check_metrics
+from falconet.train.checkpoint import Figures, Position, Resume
+from falconet.train.interfaces import Batches, Judges, bring
 from falconet.train.optimizer import Optimizers
 from falconet.train.parallel import Objective, Parallel, trainable, unwrap
-from falconet.train.placement import Asked, check_placement
-from falconet.train.precision import Precision, choose, first_scale, rescale
+from falconet.train.precision import choose, first_scale, rescale
 from falconet.train.recovery import Recovery, describe
-from falconet.train.rowwise import Rule
+from falconet.train.refused import check_data, check_loader, check_metrics, check_model, check_resume, check_trainer
 from falconet.train.runtime import Runtime
-from falconet.train.schedule import Schedule, factor, own_random_numbers, sow, step_seed
+from falconet.train.schedule import factor, own_random_numbers, sow, step_seed
+from falconet.train.settings import TrainConfig
 from falconet.train.signals import Signals
 from falconet.train.trouble import in_words, known_ids, no_number
 from falconet.train.validate import is_better, sums, validate
 
 _LOOK = {"cuda": 16}  # steps after which losses are looked at, where each look waits for the device
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """How to train. Rates are never scaled by the number of processes, as the batch size is that of all together."""
-
-    epochs: int = 1
-    optimizer: Literal["adam", "adamw", "sgd", "adagrad"] = "adam"  # of the dense layers
-    learning_rate: float = 0.001
-    weight_decay: float = 0.0
-    table_optimizer: Rule | None = "rowwise_rmsprop"  # None: as dense
-    table_learning_rate: float = 0.01
-    table_weight_decay: float = 0.0  # of the rows a step touches
-    table_placement: Asked | Mapping[str, Asked] = "auto"  # of all tables, or by name; see train/placement.py
-    table_dtype: Literal["float32", "bfloat16"] = "float32"  # what rows are kept in while they train
-    exchange_dtype: Literal["float32", "bfloat16"] = "float32"  # of table gradients between processes
-    precision: Precision = "auto"  # of the dense layers; auto: the fastest that the hardware has
-    accumulate: int = 1  # parts in which a batch goes through the model: the same step, in less memory
-    schedule: Schedule = "constant"
-    warmup: int = 0  # steps
-    decay: float = 0.1  # of the rate, where `schedule` is "step" or "plateau",
-    decay_every: int = 10  # after so many steps, or so many epochs without a better `monitor`
-    clip_norm: float | None = None  # of the whole gradient, tables and all
-    compile: bool = False  # by torch.compile, which on a CPU needs a C++ compiler and takes its time at first
-    seed: int = 0
-    snapshot_steps: int | None = None  # None: at the end of each epoch; a number: every so many steps as well
-    snapshot_minutes: float | None = None  # likewise
-    patience: int | None = None  # epochs without a better `monitor` after which training stops
-    monitor: str = "loss"  # of the validation: "loss" or one of the metrics
-
-    def __post_init__(self) -> None:
-        check_placement(self.table_placement)
-        check_types(self)
-        for name in ("epochs", "accumulate", "decay_every", "snapshot_steps", "patience"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"`{name}` is {value}", hint="at least 1")
-        for name in ("learning_rate", "table_learning_rate", "clip_norm", "decay", "snapshot_minutes"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ConfigError(f"`{name}` is {value}", hint="a number above 0")
-        for name in ("weight_decay", "table_weight_decay", "warmup", "seed"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"`{name}` is {getattr(self, name)}", hint="at least 0")
+_HEED = 16  # steps of a validation after which several processes tell each other what they were asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +61,7 @@ class Trainer:
         runtime: Runtime | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
+        check_trainer(config, folder, runtime, callbacks)
         self.config, self.runtime, self.callbacks = config, runtime, tuple(callbacks)
         self.folder = None if folder is None else Path(folder)
 
@@ -127,41 +84,19 @@ class Trainer:
 
         Raises ConfigError (also where memory does not suffice), DataError (also for a loss or a gradient that is not a
         number) and ArtifactError (a run that cannot be resumed, or not be written). When any of the processes gets
-        SIGUSR1, a snapshot is written and training goes on; on SIGTERM one is written and SystemExit(143) raised.
+        SIGUSR1, a snapshot is written and training goes on; on SIGTERM one is written and SystemExit(143) raised, on
+        Ctrl-C SystemExit(130). A second Ctrl-C is KeyboardInterrupt, at once.
         """
-        self._check(loader, valid, metrics)
-        if resume not in get_args(Resume):
-            raise ConfigError(f"`resume` is {resume!r}", hint=f"one of {', '.join(get_args(Resume))}")
-        if resume == "must" and self.folder is None:
-            raise ConfigError('`resume="must"` without a folder', hint="Trainer(config, folder)")
+        check_model(model)
+        check_data(self.config, loader, valid, metrics)
+        check_resume(resume, self.folder)
         fit = _Fit(self, unwrap(model), loader, valid, metrics)
         with closing(fit.recovery):
             return fit.run(resume, step_key)
 
-    def _check(self, loader: Batches, valid: Batches | None, metrics: Judges | None) -> None:
-        for data in (loader, valid):
-            if data is not None:
-                check_loader(data)
-        check_metrics(metrics)
-        for callback in self.callbacks:
-            if not isinstance(callback, Callback):
-                raise ConfigError(f"{callback!r} is no callback", hint="an object of a class of fl.Callback")
-        if not len(loader):
-            raise DataError("no rows to train on", hint="the loader has no batch")
-        if valid is not None and not len(valid):
-            raise DataError("no rows to validate on", hint="`valid` has no batch; fit(...) without it trains as well")
-        config = self.config
-        if (config.patience is not None or config.schedule == "plateau") and valid is None:
-            what = "`patience`" if config.patience is not None else '`schedule="plateau"`'
-            raise ConfigError(f"{what} without validation data", hint="fit(..., valid=loader), or another setting")
-        if valid is not None and metrics is None and config.monitor != "loss":
-            raise ConfigError(
-                f"`monitor` is {config.monitor!r}, but the validation has no figure but the loss",
-                hint="fit(..., metrics=...)",
-            )
-
     def evaluate(self, model: nn.Module, data: Batches, metrics: Judges | None = None) -> dict[str, float]:
         """The mean loss and the metrics of a model, in float32, each row of all processes counted once."""
+        check_model(model)
         check_loader(data)
         check_metrics(metrics)
         runtime = self.runtime or Runtime.start()
@@ -199,7 +134,10 @@ class _Fit:
         config = describe(self.config, self.model, self.loader, self.valid, step_key)
         with self.optimizers.tables.hold(), own_random_numbers():
             self.position, finished = self.recovery.open(config, resume)
-            if not finished:
+            if finished:
+                epochs = self.position.epoch
+                self.runtime.note(f"`{self.folder}` is finished, after {epochs} epochs: its weights are read")
+            else:
                 self._train(config)
                 if self.valid is not None:
                     self.recovery.back_to_best()
@@ -216,8 +154,12 @@ class _Fit:
         first_scale(self.position, self.dtype)
         self.parallel = Parallel(self.objective, self.runtime, compiled=self.config.compile)
         with self.signals, self.callbacks.told(config):
+            if self.valid is not None and self.metrics is not None and not self.position.done:
+                # One batch is judged: a metric that does not fit should be known now, not after an epoch.
+                is_better(self.config.monitor, self._judge(steps=1), None)
             while self.position.epoch < self.config.epochs and not self._enough():
                 self._epoch()
+        self._say_how_it_ended()
 
     def _enough(self) -> bool:
         """Whether a callback said so, or patience is at its end."""
@@ -253,10 +195,16 @@ class _Fit:
         self._end_epoch(place.rows - before, time.monotonic() - start)
 
     def _stop_if(self, asked: bool) -> None:
-        """End the program as SIGTERM asks, after a snapshot; all processes leave together."""
+        """End the program as SIGTERM or Ctrl-C asks, after a snapshot; all processes leave together."""
         if asked:
+            kept = "nothing is kept without a folder" if self.folder is None else f"a snapshot is in `{self.folder}`"
+            self.runtime.note(f"stopped at {self._where()}; {kept}")
             self.runtime.barrier()
-            raise SystemExit(143)
+            raise SystemExit(self.signals.code or 143)
+
+    def _where(self) -> str:
+        place, epochs = self.position, self.config.epochs
+        return f"step {place.done:,} of {epochs * len(self.loader):,}, epoch {min(place.epoch + 1, epochs)} of {epochs}"
 
     def _step(self, batch: Batch) -> None:
         """Forward and back through the parts of a batch, one sum over processes, one update."""
@@ -274,7 +222,7 @@ class _Fit:
                 total = losses_R.sum() if part.weights is None else (losses_R * part.weights).sum()
                 self.parallel.backward(total * (scale / batch.global_rows))
                 touched += read
-        asked = [float(self.signals.stop), float(self.signals.save()), float(self.callbacks.failed)]
+        asked = [float(self.signals.code > 0), float(self.signals.save()), float(self.callbacks.failed)]
         totals = self.parallel.agree(torch.cat([totals, totals.new_tensor(asked)]))
         whole = None  # what makes the gradient that of the mean over rows, or over their weights, again
         if half or batch.weights is not None:
@@ -320,14 +268,14 @@ class _Fit:
         better = True
         self.parallel.share_buffers()
         if self.valid is not None:
-            line["valid"] = validate(self.model, self.valid, self.metrics, self.runtime, self._autocast)
+            line["valid"] = self._judge()
             better = is_better(self.config.monitor, line["valid"], place.best and place.best["valid"])
         place.history.append(line)
         place.best, place.stale = (line, 0) if better else (place.best, place.stale + 1)
         place.drops += place.stale > 0 and place.stale % self.config.decay_every == 0
         place.epoch, place.step, place.loss, place.weight = place.epoch + 1, 0, 0.0, 0.0
         ends = float(self.callbacks.epoch(place.epoch, line))
-        asked = [ends, float(self.callbacks.failed), float(self.signals.stop)]
+        asked = [ends, float(self.callbacks.failed), float(self.signals.code > 0)]
         ends, failures, stop = self.runtime.sums(torch.tensor(asked)).tolist()
         place.enough = ends > 0
         self.recovery.save(place, best=better and self.valid is not None)
@@ -341,8 +289,34 @@ class _Fit:
         self.recovery.log("epoch", epoch=place.epoch, rows=rows, seconds=seconds, rows_per_s=rate)
         self._stop_if(stop > 0)
 
+    def _judge(self, steps: int | None = None) -> Figures:
+        assert self.valid is not None
+        return validate(
+            self.model, self.valid, self.metrics, self.runtime, self._autocast, steps=steps, between=self._heed
+        )
+
+    def _heed(self, step: int) -> None:
+        """Between two steps of a validation: do what any process was asked. A resumed run begins it anew."""
+        if self.runtime.world > 1 and step % _HEED:
+            return
+        asked = torch.tensor([float(self.signals.code > 0), float(self.signals.save())])
+        stop, save = self.runtime.sums(asked).tolist()
+        if stop or save:
+            self.recovery.save(self.position, best=False)
+        self._stop_if(stop > 0)
+
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.runtime.device.type, self.dtype, enabled=self.dtype != torch.float32)
+
+    def _say_how_it_ended(self) -> None:
+        place, config = self.position, self.config
+        if place.epoch < config.epochs:
+            idle = f"valid {config.monitor} no better for {place.stale} epoch{'s' * (place.stale > 1)}"
+            why = "a callback ended it" if place.enough else idle
+            self.runtime.note(f"stopped after epoch {place.epoch} of {config.epochs}: {why}")
+        if self.valid is not None and place.best and place.stale:
+            figure = f"valid {config.monitor} {place.best['valid'][config.monitor]:.4f}"
+            self.runtime.note(f"the model has the weights of epoch {place.best['epoch']}, with {figure}")
 
     def _announce(self) -> None:
         place, runtime, tables = self.position, self.runtime, self.optimizers.tables
@@ -353,6 +327,8 @@ class _Fit:
         )
         for line in tables.described:
             runtime.note(line)
+        if place.done:
+            runtime.note(f"going on from {self._where()}")
         self.recovery.log(
             "start", step=place.done, world=runtime.world, device=device, precision=precision,
             accumulate=self.config.accumulate,

@@ -6,8 +6,9 @@ Shapes: R rows of this process.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -39,21 +40,26 @@ def validate(
     metrics: Judges | None,
     runtime: Runtime,
     autocast: Callable[[], AbstractContextManager[object]],
+    *,
+    steps: int | None = None,
+    between: Callable[[int], None] = lambda step: None,
 ) -> Figures:
-    """The mean loss and the metrics of a model, the same on every process.
+    """The mean loss and the metrics of a model, the same on every process. It stays in the mode it is in.
 
-    Metrics by target get the figures names such as "stars/rmse".
+    Metrics by target get the figures names such as "stars/rmse". `steps`: of the first ones alone. `between` is called
+    after each, on all processes, with the number of those behind.
     """
-    objective = Objective(model).eval()
+    objective = Objective(model)
     total = torch.zeros(2, dtype=torch.float64, device=runtime.device)
     by_target: Mapping[str, Metrics] = _by_target(metrics)
     states: dict[str, list[dict[str, Tensor]]] = {target: [] for target in by_target}
-    with closing(valid.batches(0, 0, runtime.rank, runtime.world)) as batches:
-        for step, batch in enumerate(b.to(runtime.device) for b in batches):
+    with _judged(model), closing(valid.batches(0, 0, runtime.rank, runtime.world)) as batches:
+        for step, batch in enumerate(b.to(runtime.device) for b in islice(batches, steps)):
             with in_words(batch.rows, runtime.device), known_ids(model, valid, 0, step), autocast():
                 total += sums(objective(batch), batch)
                 for target, (predicted, known) in _predictions(model, batch, by_target).items():
                     states[target].append(by_target[target].partial(predicted.float(), known))
+            between(step + 1)
     loss, weight = runtime.sums(total).tolist()
     figures: Figures = {"loss": loss / weight if weight else 0.0}
     for target, metric in by_target.items():
@@ -63,6 +69,18 @@ def validate(
     # One process's word is all processes' word: none may stop while others go on.
     shared: Figures = runtime.broadcast(figures)
     return shared
+
+
+@contextmanager
+def _judged(model: nn.Module) -> Iterator[None]:
+    """Within the block a model is in evaluation mode; after it, each layer in its own."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def is_better(monitor: str, figures: Figures, best: Figures | None) -> bool:

@@ -47,7 +47,8 @@ class SequenceModel(Retriever):
     def user(self, batch: Batch) -> Tensor:
         codes_BL, lengths_B = last(feature(batch, self.history), self.length)
         states_BLD = self._read(codes_BL)
-        return states_BLD[torch.arange(len(codes_BL), device=codes_BL.device), lengths_B].float()
+        place_B1D = lengths_B.long()[:, None, None].expand(-1, 1, states_BLD.shape[2])
+        return states_BLD.gather(1, place_B1D).squeeze(1).float()
 
     def item(self, batch: Batch) -> Tensor:
         return self._vectors(self.item_codes(batch))
@@ -75,7 +76,7 @@ class SequenceModel(Retriever):
 
     def _read(self, codes_BL: Tensor) -> Tensor:
         """The states after 0, 1, ... items: [B, L + 1, D]."""
-        start_B1D = self.start.expand(len(codes_BL), 1, -1)
+        start_B1D = self.start.expand(codes_BL.shape[0], 1, -1)
         return self.states(torch.cat([start_B1D, self._vectors(codes_BL)], dim=1))
 
     def _vectors(self, codes: Tensor) -> Tensor:
@@ -103,13 +104,18 @@ def pieces(lists: Ragged, length: int, cut_B: Tensor) -> tuple[Ragged, Tensor, T
 
 
 def last(history: Feature, length: int) -> tuple[Tensor, Tensor]:
-    """The last `length` codes of each list from the first place on, filled up with 0: [B, L], and how many: [B]."""
+    """The last `length` codes of each list from the first place on, filled up with 0: [B, L], and how many: [B].
+
+    L is the longest of what is left; `length` in a program of torch.export, which can look at no value.
+    """
     lists = as_ragged(history)
     lengths_B = lists.lengths.clamp(max=length)
-    longest = int(lengths_B.max()) if len(lengths_B) else 0
+    longest = length
+    if not torch.compiler.is_exporting():
+        longest = int(lengths_B.max()) if len(lengths_B) else 0
     place_L = torch.arange(longest, device=lengths_B.device)
     there_BL = place_L < lengths_B[:, None]
-    codes_BL = torch.zeros(there_BL.shape, dtype=torch.int64, device=lengths_B.device)
     source_BL = (lists.offsets[1:] - lengths_B)[:, None] + place_L
-    codes_BL[there_BL] = lists.values[source_BL[there_BL]].long()
+    codes_V = F.pad(lists.values.long(), (0, 1))  # a place to read from where there is none
+    codes_BL = codes_V[source_BL.masked_fill(~there_BL, -1).long()]
     return codes_BL, lengths_B

@@ -42,7 +42,7 @@ PLACES = [
 
 def test_the_example_is_a_recipe_for_files_without_ratings(tmp_path: Path) -> None:
     blocks = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     (tmp_path / "shop.toml").write_text(blocks[0], encoding="utf-8")
     recipe = read_recipe(tmp_path / "shop.toml")
     (tmp_path / "several.toml").write_text('format = 1\ndata.path = "x"\n' + blocks[1], encoding="utf-8")

@@ -11,6 +11,7 @@ import typer
 
 from falconet.cli import data, doctor, launch, models, recipe, recommend, serve
 from falconet.errors import FalconetError
+from falconet.plugins import load_modules
 
 app = typer.Typer(
     help="Recommender systems end to end, on whatever machine you have. `falconet demo` shows all of it in a minute.",
@@ -33,8 +34,15 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    module: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Load a module or a .py file first, with models or operators of your own; as often as needed."
+        ),
+    ] = None,
 ) -> None:
     """What stands before every command."""
+    load_modules(module or ())
 
 
 app.add_typer(data.app, name="data")

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from falconet.config import from_plain, to_plain
-from falconet.errors import ArtifactError
+from falconet.errors import ArtifactError, ConfigError, suggest
 from falconet.io.artifact import read_artifact, write_artifact
 from falconet.models.base import MODELS, Model
 from falconet.schema import Schema
@@ -49,6 +49,9 @@ def load_model(folder: str | Path) -> Model:
     folder = Path(folder)
     read_artifact(folder, KIND)
     name, config, schema = _read_config(folder / CONFIG)
+    if name not in MODELS:
+        own = "one of your own is loaded by `falconet --module MODULE …`, in Python by an import"
+        raise ConfigError(f"unknown model `{name}`", hint=f"{suggest(name, MODELS)}; {own}")
     kind = MODELS[name]
     model = kind.from_schema(schema, from_plain(kind.Config, config, where=f"{folder / CONFIG}: config"))
     try:

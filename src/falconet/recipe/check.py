@@ -11,13 +11,14 @@ import torch
 
 from falconet.config import from_plain
 from falconet.errors import ConfigError, FalconetError, suggest
+from falconet.etl.op import OPS, Op, StatOp
 from falconet.io.footer import read_schema
 from falconet.metrics.ranking import RankingMetrics
 from falconet.models import MODELS
 from falconet.models.base import Retriever
 from falconet.models.closed_form import ClosedForm
 from falconet.models.ranker import Ranker
-from falconet.recipe.config import Recipe, StageConfig
+from falconet.recipe.config import FeatureConfig, Recipe, StageConfig
 from falconet.recipe.names import inner_columns
 from falconet.retrieval.candidates import row_schema
 from falconet.schema import Column, Schema, Tag
@@ -46,7 +47,21 @@ def check(recipe: Recipe) -> None:
     for metric in recipe.evaluate.metrics:
         if metric not in known:
             raise ConfigError(f"`evaluate.metrics` has no `{metric}`", hint=suggest(metric, known))
+    for place, feature in enumerate(recipe.prepare.features):
+        operators(feature, f"recipe.prepare.features[{place}]")
     _check_stages(recipe)
+
+
+def operators(feature: FeatureConfig, where: str = "prepare.features") -> list[Op | StatOp]:
+    """The operators that a recipe names for columns. Raises ConfigError for one that there is not, or its settings."""
+    made: list[Op | StatOp] = []
+    for place, given in enumerate(feature.ops):
+        settings = dict(given)
+        name = settings.pop("op", None)
+        if not isinstance(name, str) or name not in OPS:
+            raise ConfigError(f"`{where}.ops[{place}].op` is {name!r}", hint=suggest(str(name), OPS))
+        made.append(from_plain(OPS[name], settings, where=f"{where}.ops[{place}]"))
+    return made
 
 
 def _check_stages(recipe: Recipe) -> None:

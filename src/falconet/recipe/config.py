@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from falconet.config import from_plain
 from falconet.errors import ConfigError, DataError
+from falconet.plugins import load_modules
 from falconet.recipe.protocol import with_protocol
 
 FORMAT = 1
@@ -35,6 +36,7 @@ class DataConfig:
     reader: Literal["movielens", "files"] = "movielens"
     path: str
     items: str | None = None  # files: one row per item
+    users: str | None = None  # files: one row per user
     separator: str | None = None
     encoding: str | None = None
     null_values: tuple[str, ...] = ()
@@ -45,8 +47,9 @@ class DataConfig:
         if not self.path:
             raise ConfigError("`data.path` is empty", hint="it says where the raw files are")
         object.__setattr__(self, "items", self.items or None)
+        object.__setattr__(self, "users", self.users or None)
         object.__setattr__(self, "separator", self.separator or None)
-        for name in ("items", "separator", "encoding", "null_values", "names", "dtypes"):
+        for name in ("items", "users", "separator", "encoding", "null_values", "names", "dtypes"):
             if getattr(self, name) and self.reader != "files":
                 raise ConfigError(f'`data.{name}` is for `data.reader = "files"`, not "{self.reader}"')
 
@@ -88,6 +91,7 @@ class ColumnsConfig:
     rating: str | None = "rating"
     title: str | None = "title"
     item_features: tuple[str, ...] | None = None  # None: chosen by type
+    user_features: tuple[str, ...] | None = None  # likewise, of the users' table
 
     def __post_init__(self) -> None:
         for name in ("user", "item"):
@@ -103,12 +107,29 @@ class ColumnsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FeatureConfig:
+    """Operators of one's choice for columns of the items or the users, in place of the usual ones.
+
+    `ops` are tables: the operator's name under `op`, beside its settings. What comes out must be categorical or
+    continuous.
+    """
+
+    columns: tuple[str, ...]
+    ops: tuple[dict[str, Any], ...]
+
+    def __post_init__(self) -> None:
+        if not self.columns or not self.ops:
+            raise ConfigError("`prepare.features` has an entry without columns or without ops", hint="both are lists")
+
+
+@dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
     """Features. `history` is `earlier` (strictly before the row), `others` (the user's other rows) or `none`."""
 
     positive: float = 3.0  # the target `rating` is whether the rating is above this
     history: Literal["earlier", "others", "none"] = "earlier"
     max_items: int = 50  # length of a history
+    features: tuple[FeatureConfig, ...] = ()
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.positive):
@@ -225,6 +246,7 @@ class Recipe:
     retriever: tuple[RetrieverConfig, ...]
     ranker: StageConfig
     seed: int = 0
+    modules: tuple[str, ...] = ()  # imported first: they register models and operators of one's own
     protocol: str | None = None  # whose settings are those of `split` and `evaluate` (protocol.py)
     split: SplitConfig = SplitConfig()
     columns: ColumnsConfig = ColumnsConfig()
@@ -279,6 +301,7 @@ def recipe_of(plain: Mapping[str, Any], overrides: Sequence[str] = (), *, where:
     recipe = from_plain(Recipe, {**changed, **_stages(changed)}, where="recipe")
     if recipe.format != FORMAT:
         raise ConfigError(f"{where} has recipe format {recipe.format}, this version reads {FORMAT}")
+    load_modules(recipe.modules)
     check(recipe)
     return recipe
 

@@ -52,16 +52,29 @@ def inner_columns(columns: ColumnsConfig) -> ColumnsConfig:
 
 def item_names(names: Iterable[str], columns: ColumnsConfig) -> dict[str, str]:
     """From the items' column names to those inside. `columns`: the raw ones."""
-    names = list(names)
     inner = inner_columns(columns)
-    roles = {name for name in (inner.user, inner.item, inner.time, inner.rating) if name is not None}
-    found = {columns.item: inner.item}
+    known = {columns.item: inner.item}
     if columns.title is not None:
-        found[columns.title] = columns.title
-    used = roles | set(names)
+        known[columns.title] = columns.title
+    return _renamed(list(names), known, "item", _roles(inner))
+
+
+def user_names(names: Iterable[str], columns: ColumnsConfig, taken: Iterable[str]) -> dict[str, str]:
+    """From the users' column names to those inside. `taken`: the names that the items' columns have there."""
+    inner = inner_columns(columns)
+    return _renamed(list(names), {columns.user: inner.user}, "user", _roles(inner) | set(taken))
+
+
+def _roles(inner: ColumnsConfig) -> set[str]:
+    return {name for name in (inner.user, inner.item, inner.time, inner.rating) if name is not None}
+
+
+def _renamed(names: list[str], known: dict[str, str], side: str, taken: set[str]) -> dict[str, str]:
+    """The names of `known`, and for the others their own, unless those are taken."""
+    found, used = dict(known), taken | set(names)
     for name in names:
         if name not in found:
-            found[name] = _free(f"item_{name}", used) if is_taken(name) or name in roles else name
+            found[name] = _free(f"{side}_{name}", used) if is_taken(name) or name in taken else name
     return {name: found[name] for name in names}
 
 

@@ -8,7 +8,7 @@ Where whole users are held out, `split/known` is what is known of them and `feat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -20,11 +20,13 @@ from falconet.etl.selector import Node
 from falconet.etl.workflow import FittedWorkflow, Workflow
 from falconet.etl.writer import Shuffle
 from falconet.io.artifact import read_manifest, write_artifact
-from falconet.recipe.config import ColumnsConfig, PrepareConfig, Recipe
+from falconet.recipe.check import operators
+from falconet.recipe.config import ColumnsConfig, FeatureConfig, PrepareConfig, Recipe
 from falconet.recipe.names import ROW
 from falconet.recipe.source import RawData, read_data
 from falconet.recipe.split import KNOWN, split_rows
 from falconet.recipe.tables import write_items, write_strangers, write_users
+from falconet.schema import Tag
 
 
 def item_features(items: pl.DataFrame | None, columns: ColumnsConfig) -> tuple[list[str], list[str]]:
@@ -33,18 +35,33 @@ def item_features(items: pl.DataFrame | None, columns: ColumnsConfig) -> tuple[l
     Without `columns.item_features`: numbers, lists of strings or of whole numbers, and strings with at most a tenth as
     many values as rows.
     """
-    if items is None:
-        return [], []
     names = columns.item_features
-    chosen = [n for n in items.columns if n not in (columns.item, columns.title)] if names is None else list(names)
+    return _features(items, names, (columns.item, columns.title), "the table of items", "columns.item_features")
+
+
+def user_features(users: pl.DataFrame | None, columns: ColumnsConfig) -> tuple[list[str], list[str]]:
+    """The same of the users' table, by `columns.user_features`."""
+    return _features(users, columns.user_features, (columns.user,), "the table of users", "columns.user_features")
+
+
+def _features(
+    table: pl.DataFrame | None,
+    names: Sequence[str] | None,
+    apart: tuple[str | None, ...],
+    where: str,
+    setting: str,
+) -> tuple[list[str], list[str]]:
+    if table is None:
+        return [], []
+    chosen = [n for n in table.columns if n not in apart] if names is None else list(names)
     categorical, continuous = [], []
     for name in chosen:
-        if name not in items.columns:
-            raise ColumnNotFoundError.of(name, items.columns, where="the table of items (`columns.item_features`)")
-        if name in (columns.item, columns.title):
-            raise ConfigError(f"`columns.item_features` has `{name}`, the items' id or title", hint="leave it out")
-        dtype = items[name].dtype
-        few = names is not None or (dtype == pl.String and items[name].n_unique() <= max(2, len(items) // 10))
+        if name not in table.columns:
+            raise ColumnNotFoundError.of(name, table.columns, where=f"{where} (`{setting}`)")
+        if name in apart:
+            raise ConfigError(f"`{setting}` has `{name}`, which is the id or title", hint="leave it out")
+        dtype = table[name].dtype
+        few = names is not None or (dtype == pl.String and table[name].n_unique() <= max(2, len(table) // 10))
         inner = dtype.inner if isinstance(dtype, (pl.List, pl.Array)) else None
         if (inner is not None and (inner.is_integer() or inner == pl.String)) or (dtype == pl.String and few):
             categorical.append(name)
@@ -52,31 +69,37 @@ def item_features(items: pl.DataFrame | None, columns: ColumnsConfig) -> tuple[l
             continuous.append(name)
         elif names is not None:
             raise SchemaError(
-                f"`columns.item_features` has `{name}`, which holds {dtype}",
+                f"`{setting}` has `{name}`, which holds {dtype}",
                 hint="features are strings, numbers, or lists of strings or whole numbers",
             )
     return categorical, continuous
 
 
 def plan(
-    items: pl.DataFrame | None, columns: ColumnsConfig, prepare: PrepareConfig, *, ties_by_row: bool = False
+    items: pl.DataFrame | None,
+    columns: ColumnsConfig,
+    prepare: PrepareConfig,
+    *,
+    users: pl.DataFrame | None = None,
+    ties_by_row: bool = False,
 ) -> Workflow:
-    """The operator graph: ids, the item's own columns, the history, and the target.
+    """The operator graph: ids, the columns of items and users, the history, and the target.
 
     `ties_by_row`: what a user did earlier at the same time is history too, as a split by place in the file needs it.
     """
     user = [columns.user] >> ops.Categorify() >> ops.AddTags(tags=("user", "id"))
     item = [columns.item] >> ops.Categorify() >> ops.AddTags(tags=("item", "id"))
     outputs: Node = user + item
-    categorical, continuous = item_features(items, columns)
-    if items is not None and (categorical or continuous):
-        known = items.select(columns.item, *categorical, *(_finite(name) for name in continuous))
-        joined = [columns.item] >> ops.JoinExternal(known, on=columns.item)
-        if categorical:
-            outputs = outputs + (joined[categorical] >> ops.Categorify() >> ops.AddTags(tags=("item",)))
-        if continuous:
-            filled = joined[continuous] >> ops.Normalize() >> ops.FillMissing(fill_val=0.0)
-            outputs = outputs + (filled >> ops.AddTags(tags=("item",)))
+    for name in {n for feature in prepare.features for n in feature.columns}:
+        tables = [table.columns for table in (items, users) if table is not None]
+        if not any(name in names for names in tables):
+            known = [n for names in tables for n in names]
+            raise ColumnNotFoundError.of(name, known, where="no table of items or users (`prepare.features`)")
+    for node in (
+        _side(items, columns.item, "item", item_features(items, columns), prepare.features),
+        _side(users, columns.user, "user", user_features(users, columns), prepare.features),
+    ):
+        outputs = outputs if node is None else outputs + node
     if prepare.history != "none":
         time = columns.time if prepare.history == "earlier" else None
         keys = [columns.user, ROW] if time is None else [columns.user, time, ROW]
@@ -88,6 +111,51 @@ def plan(
         taken = [columns.rating] >> ops.LambdaOp(lambda x: _above(x, bar).cast(pl.Float32))
         outputs = outputs + (taken >> ops.AddTags(tags=("target", "binary")))
     return Workflow(outputs)
+
+
+def _side(
+    table: pl.DataFrame | None,
+    id_: str,
+    tag: str,
+    usual: tuple[list[str], list[str]],
+    chosen: Sequence[FeatureConfig],
+) -> Node | None:
+    """The features of a table, joined by its id: by the operators that the recipe names, or else the usual ones."""
+    if table is None:
+        return None
+    own = [(f, [n for n in f.columns if n in table.columns]) for f in chosen]
+    taken = {name for _, names in own for name in names}
+    categorical, continuous = ([name for name in names if name not in taken] for names in usual)
+    read = [*categorical, *(n for n in table.columns if n in taken)]
+    if not (read or continuous):
+        return None
+    known = table.select(id_, *read, *(_finite(name) for name in continuous))
+    joined = [id_] >> ops.JoinExternal(known, on=id_)
+    parts: list[Node] = []
+    if categorical:
+        parts.append(joined[categorical] >> ops.Categorify())
+    if continuous:
+        parts.append(joined[continuous] >> ops.Normalize() >> ops.FillMissing(fill_val=0.0))
+    for feature, names in own:
+        if names:
+            node: Node = joined[names]
+            for operator in operators(feature):
+                node = node >> operator
+            parts.append(node)
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole + part
+    return whole >> ops.AddTags(tags=(tag,))
+
+
+def _check_features(fitted: FittedWorkflow, prepare: PrepareConfig) -> None:
+    """Refuse columns that no model could read."""
+    for name in (n for feature in prepare.features for n in feature.columns):
+        if name not in fitted.schema or not {Tag.CATEGORICAL, Tag.CONTINUOUS} & fitted.schema[name].tags:
+            raise SchemaError(
+                f"`prepare.features`: `{name}` is neither categorical nor continuous after its ops",
+                hint="end with an operator that says so, such as Categorify, Normalize or AddTags, and keep the name",
+            )
 
 
 def _finite(name: str) -> pl.Expr:
@@ -109,7 +177,9 @@ def prepare(recipe: Recipe, work: Path, *, step: str) -> None:
     split_rows(raw.interactions, columns, recipe.split, split, where=recipe.data.path)
     train = Dataset(split / "train")
     leave_last = recipe.split.kind == "leave_last"
-    fitted = plan(raw.items, columns, recipe.prepare, ties_by_row=leave_last).fit(train)
+    graph = plan(raw.items, columns, recipe.prepare, users=raw.users, ties_by_row=leave_last)
+    fitted = graph.fit(train)
+    _check_features(fitted, recipe.prepare)
     fitted.save(work / "workflow", overwrite=True)
     parts = {name: Dataset(split / name) for name in ("train", KNOWN, "test") if (split / name).is_dir()}
     write_features(fitted, parts, raw, recipe, work / "features", step=step)

@@ -130,7 +130,7 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
             ) from error
 
     def prepare_key() -> str:
-        data = {**to_plain(recipe.data), "path": None, "items": None}
+        data = {**to_plain(recipe.data), "path": None, "items": None, "users": None}
         reads = {**settings("split", "columns", "prepare"), "data": data}
         return _key("prepare", reads, raw_fingerprint(recipe))
 
@@ -246,7 +246,7 @@ def raw_fingerprint(recipe: Recipe) -> str:
     from falconet.etl.object_store import is_url
     from falconet.etl.paths import find
 
-    for name, given in (("path", recipe.data.path), ("items", recipe.data.items)):
+    for name, given in (("path", recipe.data.path), ("items", recipe.data.items), ("users", recipe.data.users)):
         if given is not None and not (is_url(given) or Path(given).exists() or any(sign in given for sign in "*?[")):
             fetch = "; `falconet data get` fetches a MovieLens release" if recipe.data.reader == "movielens" else ""
             raise DataError(
@@ -256,7 +256,7 @@ def raw_fingerprint(recipe: Recipe) -> str:
     if recipe.data.reader == "movielens":
         return open_movielens(recipe.data.path).fingerprint()
     total = hashlib.sha256()
-    for given in (recipe.data.path, recipe.data.items):
+    for given in (recipe.data.path, recipe.data.items, *([] if recipe.data.users is None else [recipe.data.users])):
         for file in [] if given is None else find(given, {}):
             one = hashlib.sha256()
             with file.opened() as opened:

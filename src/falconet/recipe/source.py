@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ from falconet.etl.dataset import Dataset
 from falconet.etl.paths import find
 from falconet.progress import note
 from falconet.recipe.config import ColumnsConfig, DataConfig, Recipe
-from falconet.recipe.names import inner_columns, item_names
+from falconet.recipe.names import inner_columns, item_names, user_names
 
 
 @dataclass(frozen=True)
 class RawData:
-    """Interactions (user, item and, where there are any, time and rating) and what is known of the items.
+    """Interactions (user, item and, where there are any, time and rating) and what is known of items and users.
 
     `columns` says what they are called here.
     """
@@ -26,6 +27,7 @@ class RawData:
     interactions: Dataset
     items: pl.DataFrame | None
     columns: ColumnsConfig
+    users: pl.DataFrame | None = None
 
 
 def read_data(recipe: Recipe, work: Path) -> RawData:
@@ -49,13 +51,26 @@ def read_data(recipe: Recipe, work: Path) -> RawData:
     if items is not None:
         items = _items(items, given, interactions.schema[inner.item])
         names = item_names(items.columns, given)
-        for name, other in names.items():
-            if name not in (other, given.item):
-                note(f"the items' column `{name}` is called `{other}` in what is made of it")
-        items = items.rename(names)
+        items = _called(items, names, given.item, "items")
         if given.item_features is not None:
             inner = replace(inner, item_features=tuple(names.get(name, name) for name in given.item_features))
-    return RawData(interactions, items, inner)
+    users: pl.DataFrame | None = None
+    if recipe.data.users is not None:
+        users = Dataset(recipe.data.users, **_text(recipe.data, recipe.data.users)).collect()
+        users = _one_each(users, given.user, interactions.schema[inner.user], "the table of users", "users")
+        names = user_names(users.columns, given, [] if items is None else items.columns)
+        users = _called(users, names, given.user, "users")
+        if given.user_features is not None:
+            inner = replace(inner, user_features=tuple(names.get(name, name) for name in given.user_features))
+    return RawData(interactions, items, inner, users)
+
+
+def _called(table: pl.DataFrame, names: Mapping[str, str], id_: str, whose: str) -> pl.DataFrame:
+    """A table under the names used inside; a note says where people's own are not."""
+    for name, other in names.items():
+        if name not in (other, id_):
+            note(f"the {whose}' column `{name}` is called `{other}` in what is made of it")
+    return table.rename(dict(names))
 
 
 def _text(data: DataConfig, path: str | Path) -> dict[str, Any]:
@@ -155,24 +170,30 @@ def _rating(schema: pl.Schema, name: str, where: str) -> pl.Expr:
 def _items(items: pl.DataFrame, given: ColumnsConfig, dtype: pl.DataType) -> pl.DataFrame:
     """One row per item, ids of the interactions' type, titles as text, categories as strings."""
     where = "the table of items"
-    if given.item not in items.columns:
-        raise ColumnNotFoundError.of(given.item, items.columns, where=where)
-    ids = items.lazy().select(_id(items.lazy(), given.item, where).cast(dtype, strict=False)).collect()[given.item]
-    if len(ids) and ids.null_count() == len(ids):
-        raise SchemaError(
-            f"column `{given.item}` of {where} holds {items[given.item].dtype}, in the interactions it holds {dtype}",
-            hint="ids of one kind are needed to find an item's row",
-        )
-    texts = pl.col(pl.Categorical, pl.Enum).cast(pl.String)
-    items = items.with_columns(texts).with_columns(ids).drop_nulls(given.item)
+    items = _one_each(items, given.item, dtype, where, "items")
     if given.title is not None and given.title not in items.columns:
         note(f"{where} has no column `{given.title}` (`columns.title`): items are shown by their ids")
     if given.title in items.columns and items[given.title].dtype != pl.String:
         items = items.with_columns(pl.col(given.title).cast(pl.String))
-    twice = items.filter(pl.col(given.item).is_duplicated())
+    return items
+
+
+def _one_each(table: pl.DataFrame, name: str, dtype: pl.DataType, where: str, what: str) -> pl.DataFrame:
+    """A table with one row per id, ids of the interactions' type, categories as strings."""
+    if name not in table.columns:
+        raise ColumnNotFoundError.of(name, table.columns, where=where)
+    ids = table.lazy().select(_id(table.lazy(), name, where).cast(dtype, strict=False)).collect()[name]
+    if len(ids) and ids.null_count() == len(ids):
+        raise SchemaError(
+            f"column `{name}` of {where} holds {table[name].dtype}, in the interactions it holds {dtype}",
+            hint="ids of one kind are needed to find a row",
+        )
+    texts = pl.col(pl.Categorical, pl.Enum).cast(pl.String)
+    table = table.with_columns(texts).with_columns(ids).drop_nulls(name)
+    twice = table.filter(pl.col(name).is_duplicated())
     if len(twice):
         raise DataError(
-            f"{where} has {twice[given.item].n_unique():,} items more than once, among them `{twice[given.item][0]}`",
-            hint="one row per item is needed",
+            f"{where} has {twice[name].n_unique():,} {what} more than once, among them `{twice[name][0]}`",
+            hint=f"one row per {what.removesuffix('s')} is needed",
         )
-    return items
+    return table

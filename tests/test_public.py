@@ -7,7 +7,7 @@ import falconet as fl
 PUBLIC = {
     "Batch", "Callback", "ColumnSelector", "DaskExecutor", "Dataset", "FalconetError", "FittedWorkflow", "Loader",
     "LocalExecutor", "MLflow", "MapLoader", "Ragged", "Recommender", "Runtime", "Schema", "Shuffle", "Tag",
-    "TensorBoard", "TrainConfig", "Trainer", "Workflow", "evaluate", "get_embedding_sizes",
+    "TensorBoard", "TrainConfig", "Trainer", "Workflow", "build_bundle", "evaluate", "get_embedding_sizes",
     "import_weights", "launch", "models", "nn", "ops",
 }  # fmt: skip
 

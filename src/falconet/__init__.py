@@ -5,6 +5,7 @@ The public names are loaded when used: importing the package loads neither torch
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ _HOME = {
     "TrainConfig": "falconet.train.settings",
     "Trainer": "falconet.train.trainer",
     "Workflow": "falconet.etl.workflow",
+    "build_bundle": "falconet.serve.bundle",
     "evaluate": "falconet.evaluation.evaluate",
     "get_embedding_sizes": "falconet.schema",
     "import_weights": "falconet.train.weights",
@@ -59,6 +61,7 @@ __all__ = [
     "TrainConfig",
     "Trainer",
     "Workflow",
+    "build_bundle",
     "evaluate",
     "get_embedding_sizes",
     "import_weights",
@@ -82,6 +85,7 @@ if TYPE_CHECKING:
     from falconet.loader.loader import Loader
     from falconet.loader.map_style import MapLoader
     from falconet.schema import Schema, Tag, get_embedding_sizes
+    from falconet.serve.bundle import build_bundle
     from falconet.serve.recommender import Recommender
     from falconet.train.callbacks import Callback
     from falconet.train.launch import launch
@@ -97,7 +101,7 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOME[name]), name)
     if name in _MODULES:
         return import_module(f"falconet.{name}")
-    raise AttributeError(f"module 'falconet' has no attribute '{name}'")
+    raise AttributeError(f"module 'falconet' has no attribute '{name}'", name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:

@@ -15,6 +15,7 @@ from falconet.config import from_plain
 from falconet.errors import ConfigError, DataError
 from falconet.plugins import load_modules
 from falconet.recipe.protocol import with_protocol
+from falconet.recipe.space import TuneConfig
 
 FORMAT = 1
 RETRIEVER = "retriever"  # what the single retriever of a recipe is called
@@ -254,6 +255,7 @@ class Recipe:
     evaluate: EvaluateConfig = EvaluateConfig()
     bundle: BundleConfig = BundleConfig()
     compare: tuple[CompareConfig, ...] = ()
+    tune: TuneConfig | None = None  # what `falconet tune` searches; no step reads it
 
     def __post_init__(self) -> None:
         _check_seed(self.seed, "seed")

@@ -9,6 +9,7 @@ Where whole users are held out, `split/known` is what is known of them and `feat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -169,9 +170,14 @@ def _above(rating: pl.Expr, bar: float) -> pl.Expr:
     return ((number > bar) & number.is_not_nan()).fill_null(False)
 
 
-def prepare(recipe: Recipe, work: Path, *, step: str) -> None:
-    """Raw files to `work/split`, `work/workflow` and `work/features`, each written whole or not at all."""
-    raw = read_data(recipe, work)
+def prepare(recipe: Recipe, work: Path, *, step: str, again: Path | None = None) -> None:
+    """Raw files to `work/split`, `work/workflow` and `work/features`, each written whole or not at all.
+
+    `again`: the working folder of a recipe that is prepared. Its training rows are all there is then.
+    """
+    raw = read_data(recipe, again or work)
+    if again is not None:
+        raw = replace(raw, interactions=Dataset(again / "split/train"))
     columns = raw.columns
     split = work / "split"
     split_rows(raw.interactions, columns, recipe.split, split, where=recipe.data.path)
@@ -203,8 +209,7 @@ def write_features(
             rows.to_parquet(draft.path / name, shuffle=shuffle, seed=recipe.seed)
         write_items(fitted, parts["train"], raw.items, raw.columns, draft.path / "items")
         if KNOWN in parts:
-            nothing = Dataset(parts["test"].scan().head(0).collect())
-            write_users(fitted, parts["train"], nothing, raw.columns, draft.path / "users")
+            write_users(fitted, parts["train"], None, raw.columns, draft.path / "users")
             held_out = draft.path / "held_out"
             write_strangers(fitted, parts[KNOWN], parts["test"], raw.columns, recipe.prepare, held_out)
         else:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from falconet.config import config_hash, to_plain
 from falconet.errors import ArtifactError, DataError
@@ -20,6 +20,9 @@ from falconet.io.artifact import MANIFEST, clean, is_complete, read_manifest
 from falconet.progress import note
 from falconet.recipe.config import Recipe
 from falconet.recipe.lock import locked
+
+if TYPE_CHECKING:
+    from falconet.recipe.stages import Watch
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,8 @@ def _comparison(recipe: Recipe, work: Path) -> Step:
     )
 
 
-def steps(recipe: Recipe, work: Path) -> list[Step]:
-    """The recipe's steps in their order."""
+def steps(recipe: Recipe, work: Path, *, watch: Watch | None = None) -> list[Step]:
+    """The recipe's steps in their order. `watch` makes callbacks for the training of the retrievers."""
     # Imported here, so that `falconet --help` loads neither torch nor Polars.
     from falconet.recipe import stages
     from falconet.recipe.prepare import prepare
@@ -159,7 +162,7 @@ def steps(recipe: Recipe, work: Path) -> list[Step]:
         )
 
     def train_retriever(name: str, key: str) -> None:
-        stages.train_retriever(recipe, work, name, step=key)
+        stages.train_retriever(recipe, work, name, step=key, watch=watch)
 
     def train_scout(name: str, key: str) -> None:
         stages.train_scout(recipe, work, name, step=key)

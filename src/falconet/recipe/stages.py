@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -40,16 +40,20 @@ from falconet.recipe.protocol import protocol_of
 from falconet.retrieval.sources import Sources
 from falconet.schema import Schema
 from falconet.serve.bundle import ServingConfig, build_bundle
+from falconet.train.callbacks import Callback
 from falconet.train.settings import TrainConfig
 from falconet.train.trainer import Trainer
 
 SCOUTS = "runs/scout"
 
+Watch = Callable[[Model], Sequence[Callback]]
+"""Makes the callbacks of a model's training."""
 
-def train_retriever(recipe: Recipe, work: Path, name: str, *, step: str) -> None:
-    """`work/features/train` to `work/runs/NAME`."""
+
+def train_retriever(recipe: Recipe, work: Path, name: str, *, step: str, watch: Watch | None = None) -> None:
+    """`work/features/train` to `work/runs/NAME`. `watch` looks on while it trains."""
     check_models(recipe, work / "features")
-    _train(recipe.retrievers[name], work / "features/train", work / "runs" / name, recipe.seed, step)
+    _train(recipe.retrievers[name], work / "features/train", work / "runs" / name, recipe.seed, step, watch)
 
 
 def train_scout(recipe: Recipe, work: Path, name: str, *, step: str) -> None:
@@ -113,7 +117,7 @@ def _sources(recipe: Recipe, work: Path, items: Items, where: str = "runs") -> S
 
 def evaluate(recipe: Recipe, work: Path, *, step: str) -> None:
     """Everything trained, and what `[[compare]]` names, to `work/report.json`."""
-    models = chain(compared(recipe, work), _own(recipe, work))
+    models = chain(compared(recipe, work), own(recipe, work))
     ranker = load_model(work / "runs/ranker/model")
     report = evaluate_models(
         work / "features",
@@ -176,7 +180,7 @@ def compared(recipe: Recipe, work: Path) -> Iterator[tuple[str, Retriever]]:
         yield one.name, _retriever(folder)
 
 
-def _own(recipe: Recipe, work: Path) -> Iterator[tuple[str, Retriever | Recommends]]:
+def own(recipe: Recipe, work: Path) -> Iterator[tuple[str, Retriever | Recommends]]:
     """The recipe's retrievers, what they name together, and its two stages as one."""
     items, users = read_items(work / "features/items"), read_users(work / "features/users")
     first, reads = _sources(recipe, work, items), ranker_reads(recipe)
@@ -252,7 +256,7 @@ def _build(stage: StageConfig, schema: Schema, seed: int) -> Model:
     return kind.from_schema(schema, from_plain(kind.Config, stage.config, where="config"))
 
 
-def _train(stage: StageConfig, rows: Path, folder: Path, seed: int, step: str) -> None:
+def _train(stage: StageConfig, rows: Path, folder: Path, seed: int, step: str, watch: Watch | None = None) -> None:
     """Train a stage's model on a folder of rows, or fit it where it has a closed form.
 
     A run of this step goes on where it stopped, another's is replaced.
@@ -268,7 +272,8 @@ def _train(stage: StageConfig, rows: Path, folder: Path, seed: int, step: str) -
         trained.set_counts(count_items(rows, len(trained.counts)))
     config = from_plain(TrainConfig, {"seed": seed, **stage.train}, where="train")
     _remove_damaged(folder)
-    Trainer(config, folder=folder).fit(trained, loader, resume="auto", step_key=step)
+    callbacks = () if watch is None else watch(trained)
+    Trainer(config, folder=folder, callbacks=callbacks).fit(trained, loader, resume="auto", step_key=step)
 
 
 def _remove_damaged(folder: Path) -> None:

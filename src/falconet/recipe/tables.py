@@ -15,9 +15,12 @@ from falconet.schema import FOOTER_KEY, Column, Schema, Tag
 
 
 def write_items(
-    fitted: FittedWorkflow, train: Dataset, items: pl.DataFrame | None, columns: ColumnsConfig, out: Path
+    fitted: FittedWorkflow, train: Dataset, items: pl.DataFrame | None, columns: ColumnsConfig, out: str | Path
 ) -> None:
-    """One row per item seen in training, by ascending code: code, raw id, title, attributes, features, counts."""
+    """One row per item seen in training, by ascending code: code, raw id, title, attributes, features, counts.
+
+    `train`: raw rows; `items`: what is known of items, shown to people, whether it is a feature or not.
+    """
     counts = train.scan().group_by(columns.item).agg(pl.len().cast(pl.Int64).alias("count")).collect()
     side = fitted.prune(tags=[Tag.ITEM], without=["history"])
     raw = counts.select(columns.item)
@@ -46,8 +49,13 @@ def write_items(
     write_table(frame, schema, out)
 
 
-def write_users(fitted: FittedWorkflow, train: Dataset, test: Dataset, columns: ColumnsConfig, out: Path) -> None:
-    """One row per training user, by ascending code: code, raw id, features as known at the end, `seen`, `relevant`."""
+def write_users(
+    fitted: FittedWorkflow, train: Dataset, test: Dataset | None, columns: ColumnsConfig, out: str | Path
+) -> None:
+    """One row per training user, by ascending code: code, raw id, features as known at the end, `seen`, `relevant`.
+
+    `train` and `test` are raw rows; without a test nothing is relevant.
+    """
     frame = _people(fitted, train, test, columns)
     side = fitted.prune(tags=[Tag.USER])
     asked = {name: pl.lit(None, dtype=train.schema[name]) for name in side.input_columns if name != columns.user}
@@ -72,7 +80,7 @@ def write_strangers(
     _write_people(fitted, features, frame, columns, out)
 
 
-def _people(fitted: FittedWorkflow, known: Dataset, test: Dataset, columns: ColumnsConfig) -> pl.DataFrame:
+def _people(fitted: FittedWorkflow, known: Dataset, test: Dataset | None, columns: ColumnsConfig) -> pl.DataFrame:
     """Raw id, `user_code`, `seen` by time and by row, `relevant`, `relevant_unknown`; in the order of codes and ids."""
     user, item = columns.user, columns.item
     order = [name for name in (columns.time, NUMBER) if name is not None]
@@ -80,7 +88,9 @@ def _people(fitted: FittedWorkflow, known: Dataset, test: Dataset, columns: Colu
     is_known = pl.col("item_code") >= fitted.schema[item].first_code
 
     def coded(data: Dataset) -> pl.DataFrame:
-        raw = data.scan().select(user, item, *order).collect()
+        rows = data.scan()
+        numbered = rows if NUMBER in data.schema else rows.with_row_index(NUMBER)
+        raw = numbered.select(user, item, *order).collect()
         both = codes.transform(raw.select(user, item))
         return pl.concat(
             [both.select(pl.col(user).alias("user_code"), pl.col(item).alias("item_code")), raw], how="horizontal"
@@ -97,7 +107,8 @@ def _people(fitted: FittedWorkflow, known: Dataset, test: Dataset, columns: Colu
         )
     )
     relevant = (
-        coded(test)
+        coded(known if test is None else test)
+        .head(0 if test is None else None)
         .group_by(user, maintain_order=True)
         .agg(relevant=pl.col("item_code").filter(is_known), relevant_unknown=(~is_known).sum().cast(pl.Int32))
     )
@@ -108,7 +119,7 @@ def _people(fitted: FittedWorkflow, known: Dataset, test: Dataset, columns: Colu
 
 
 def _write_people(
-    fitted: FittedWorkflow, features: pl.DataFrame, frame: pl.DataFrame, columns: ColumnsConfig, out: Path
+    fitted: FittedWorkflow, features: pl.DataFrame, frame: pl.DataFrame, columns: ColumnsConfig, out: str | Path
 ) -> None:
     user = columns.user
     side = fitted.prune(tags=[Tag.USER])
@@ -128,7 +139,7 @@ def _write_people(
     write_table(pl.concat([features, frame], how="horizontal"), schema, out)
 
 
-def write_table(frame: pl.DataFrame, schema: Schema, out: Path) -> None:
+def write_table(frame: pl.DataFrame, schema: Schema, out: str | Path) -> None:
     """One frame as an artefact of one Parquet file, the schema in its footer."""
     with write_artifact(out, "features") as draft:
         frame.select(schema.names).write_parquet(

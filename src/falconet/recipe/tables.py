@@ -107,8 +107,7 @@ def _people(fitted: FittedWorkflow, known: Dataset, test: Dataset | None, column
         )
     )
     relevant = (
-        coded(known if test is None else test)
-        .head(0 if test is None else None)
+        (coded(known).head(0) if test is None else coded(test))
         .group_by(user, maintain_order=True)
         .agg(relevant=pl.col("item_code").filter(is_known), relevant_unknown=(~is_known).sum().cast(pl.Int32))
     )

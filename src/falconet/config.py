@@ -6,6 +6,7 @@ Not pydantic, because the training side reads config.json on machines that have 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import types
@@ -13,6 +14,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from falconet.arguments import explained
 from falconet.errors import ConfigError, suggest
 
 T = TypeVar("T")
@@ -49,11 +51,19 @@ def from_plain(kind: type[T], data: Any, *, where: str = "config") -> T:
     return kind(**values)
 
 
-def check_types(settings: Any) -> None:
-    """Raise ConfigError for a field of a dataclass that holds something else than its type says."""
-    hints = typing.get_type_hints(type(settings))
-    for f in dataclasses.fields(settings):
-        _convert(hints[f.name], getattr(settings, f.name), f.name)
+def with_types(settings: type[T]) -> type[T]:
+    """A dataclass of settings that refuses other types by ConfigError, and takes a list where it keeps a tuple."""
+    made = settings.__init__
+    hints_of = functools.cache(lambda: typing.get_type_hints(settings))  # not before all names are known
+
+    @functools.wraps(made)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        hints, name = hints_of(), type(self).__qualname__
+        given = {k: _convert(hints[k], x, f"{name}.{k}") if k in hints else x for k, x in kwargs.items()}
+        made(self, *args, **given)
+
+    settings.__init__ = explained(init)  # type: ignore[method-assign]
+    return settings
 
 
 def config_hash(value: Any) -> str:
@@ -76,6 +86,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             hint=suggest(str(value), map(str, args)),
         )
     if dataclasses.is_dataclass(hint):
+        if isinstance(value, hint):  # type: ignore[arg-type]
+            return value
         return from_plain(typing.cast(type[Any], hint), value, where=where)
     if origin in (tuple, list) and isinstance(value, (list, tuple)):
         return _convert_sequence(origin, args, value, where)
@@ -87,7 +99,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return value
     if hint in (str, bool, types.NoneType) and isinstance(value, hint):
         return value
-    raise ConfigError(f"`{where}` must be {_say(hint)}, not {value!r}")
+    listed = f"[{value!r}]" if origin in (tuple, list) else None
+    raise ConfigError(f"`{where}` must be {_say(hint)}, not {value!r}", hint=listed)
 
 
 def _convert_union(hint: Any, args: tuple[Any, ...], value: Any, where: str) -> Any:

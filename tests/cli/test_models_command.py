@@ -34,6 +34,7 @@ def test_one_model_is_shown_with_its_settings() -> None:
     assert text.startswith("DCN, a ranker: Explicit crosses of the inputs")
     assert 'structure         "stacked"' in text
     assert "hidden            [128, 64]" in text
+    assert "target            (not set)" in text
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -27,7 +27,7 @@ from falconet.testing.models import EXAMPLE, example_batch
         (DLRM, {"soft_numbers": 1}, "DLRM soft_numbers=1 leaves nothing to choose"),
         (DCN, {"crosses": 0}, "DCN crosses=0"),
         (DCN, {"experts": 2}, "DCN experts=2 without a rank"),
-        (DCN, {"structure": "both"}, "DCN structure='both'"),
+        (DCN, {"structure": "both"}, r"`DCN\.Config\.structure` must be one of 'stacked', 'parallel', not 'both'"),
         (DeepFM, {"hidden": ()}, r"DeepFM hidden=\(\) has no layer"),
         (DIN, {"attention": (4, -1)}, r"DIN attention=\(4, -1\)"),
     ],

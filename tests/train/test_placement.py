@@ -85,6 +85,12 @@ def test_the_plan_is_told_in_words() -> None:
     )
 
 
+def test_tables_of_one_column_in_two_parts_of_a_model_are_told_apart() -> None:
+    sizes = {f"{part}.weights.table_item": Size("item", 100, 2, 8) for part in ("wide", "deep")}
+    plan = make_plan(sizes, "auto", world=1, memory=9000, on_gpu=False)
+    assert describe(plan, 1)[0] == "tables replicated: wide.item 100 x 2, deep.item 100 x 2"
+
+
 @pytest.mark.parametrize(("world", "memory"), [(1, 8133), (2, 3500)])
 def test_what_no_process_can_hold_is_refused_with_its_size(world: int, memory: int) -> None:
     with pytest.raises(

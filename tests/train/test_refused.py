@@ -39,7 +39,7 @@ from train.workers import SGD, Line, Net, Rows, config, line_batch, loader
 def test_a_setting_that_makes_no_sense_is_named(setting: str, value: object, what: str) -> None:
     with pytest.raises(ConfigError) as error:
         config(**{setting: value})
-    assert f"`{setting}`" in error.value.args[0]
+    assert f"{setting}`" in error.value.args[0]
     assert what in error.value.args[0]
 
 

@@ -28,5 +28,6 @@ def _row(model: dict[str, Any]) -> str:
 
 
 def _settings(model: dict[str, Any]) -> list[str]:
-    rows = [f"{name:<18}{json.dumps(one['default'])}" for name, one in model["settings"].items()]
+    defaults = {name: one["default"] for name, one in model["settings"].items()}
+    rows = [f"{name:<18}{'(not set)' if x is None else json.dumps(x)}" for name, x in defaults.items()]
     return [f"{model['name']}, a {model['kind']}: {model['about']}", "", *(rows or ["It has no settings."])]

@@ -47,7 +47,13 @@ def read_footer(source: str | Path | pa.NativeFile, where: str | None = None) ->
     try:
         return pq.read_metadata(source)
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{where or f'`{source}`'} is not a whole Parquet file: {error}") from error
+        other = isinstance(source, str | Path) and Path(source).suffix.lower() not in (".parquet", ".parq", ".pq")
+        raise DataError(
+            f"{where or f'`{source}`'} is not a whole Parquet file: {error}",
+            hint="fl.Dataset reads CSV, JSON and Arrow; `fitted.transform(dataset).to_parquet(folder)` writes Parquet"
+            if other
+            else None,
+        ) from error
 
 
 def read_footers(path: str | Path) -> dict[Path, pq.FileMetaData]:

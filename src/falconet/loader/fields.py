@@ -71,6 +71,11 @@ def fields_of(path: Path, schema: Schema, names: Sequence[str] | None, by_tag: b
     return tuple(fields)
 
 
+def no_tensors(schema: Schema) -> list[str]:
+    """The columns that cannot be tensors, each with its type."""
+    return [f"{column.name} ({column.dtype})" for column in schema if tensor_type(column) is None]
+
+
 def _field(path: Path, column: Column) -> Field:
     dtype = tensor_type(column)
     if dtype is None:

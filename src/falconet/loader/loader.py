@@ -15,13 +15,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from falconet.arguments import explained
 from falconet.batch import Batch, Feature
 from falconet.columns import join
 from falconet.errors import ConfigError
 from falconet.io.folders import folder_values, with_folders
 from falconet.io.footer import common_schema, groups_of, read_footers
 from falconet.loader.fetch import Cursor, Fetch, Kept, Streamed, ahead, pieces
-from falconet.loader.fields import fields_of, named, targets, weights
+from falconet.loader.fields import fields_of, named, no_tensors, targets, weights
 from falconet.loader.modes import MODES, Choice, Mode, choose, deliver, in_words, parse_device
 from falconet.loader.plan import WINDOW, EpochPlan
 from falconet.loader.position import FORMAT, check_same, fingerprint
@@ -63,6 +64,7 @@ class Loader:
     Only footers are read here. Raises ConfigError, DataError or SchemaError.
     """
 
+    @explained
     def __init__(
         self,
         path: str | Path,
@@ -83,6 +85,14 @@ class Loader:
         prefetch: int = 2,
         runtime: Runtime | None = None,
     ) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(
+                f"a Loader reads files, and was given a {type(path).__name__}",
+                hint="a folder that `fitted.transform(...).to_parquet(folder)` wrote; fl.MapLoader is for pairs (X, y)",
+            )
+        for name, value in {"columns": columns, "targets": targets, "transforms": transforms}.items():
+            if isinstance(value, str) or not isinstance(value, Sequence | None):
+                raise ConfigError(f"`{name}` is {value!r}", hint=f"a list: `{name}=[{value!r}]`")
         if memory not in ("auto", *MODES):
             raise ConfigError(f"`memory` must be auto, {', '.join(MODES[:-1])} or {MODES[-1]}, not {memory!r}")
         if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
@@ -103,6 +113,7 @@ class Loader:
         schema = named(with_folders(common_schema(footers), folders.values()), self.path, targets, weight)
         by_tag = any(FOOTER_KEY in (meta.metadata or {}) for meta in footers.values())
         fields = fields_of(self.path, schema, columns, by_tag)
+        self._left_out = [] if by_tag or columns is not None else no_tensors(schema)
         self._stored = self._schema = Schema(tuple(field.column for field in fields))
         self._source = Source.of(fields, self._groups, footers, folders)
         self._transforms: list[Transform] = []
@@ -185,6 +196,8 @@ class Loader:
         if rank == 0 and self._memory == "auto" and not self._told:
             self._told = True
             note(f"`{self.path}`: {in_words(self._plan.rows, self.bytes, self._choice(), self._device)}")
+            if self._left_out:
+                note(f"`{self.path}`: left out, as these are no numbers: {', '.join(self._left_out)}")
         if start < 0:
             raise ConfigError(f"`start` must be a step, not {start}")
         made = self.make(epoch, range(start, len(self)), rank, world)

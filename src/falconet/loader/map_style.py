@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler, TensorDataset, default_collate
 
+from falconet.arguments import explained
 from falconet.batch import Batch
 from falconet.errors import ConfigError, DataError
 from falconet.loader.plan import EpochPlan
@@ -32,6 +33,7 @@ class MapLoader:
     rows were shared out.
     """
 
+    @explained
     def __init__(
         self,
         dataset: Dataset[Any],

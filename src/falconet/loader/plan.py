@@ -92,6 +92,9 @@ class EpochPlan:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**64:
                 raise ConfigError(f"`{name}` must be a whole number of at least {least}, not {value!r}")
+        for name in ("shuffle", "drop_last"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"`{name}` must be True or False, not {getattr(self, name)!r}")
         if self.lanes > 1 and self.lanes > (groups := sum(rows > 0 for rows in self.group_rows)):
             raise ConfigError(
                 f"`lanes` is {self.lanes}, but the data has {groups} row groups with rows to deal to them",

@@ -11,7 +11,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from falconet.arguments import explained
 from falconet.batch import Batch, Feature
+from falconet.config import with_types
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.registry import Registry
 from falconet.schema import Column, Schema, Tag
@@ -34,13 +36,21 @@ class Model(nn.Module):
     schema: Schema
     config: Any
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "Config" in cls.__dict__:
+            with_types(cls.Config)
+
     def __init__(self, schema: Schema, config: Any) -> None:
         super().__init__()
+        name = type(self).__name__
         if not isinstance(config, type(self).Config):
-            given = f"{type(config).__module__}.{type(config).__qualname__}"
+            kind = config if isinstance(config, type) else type(config)
+            what = f"{kind.__module__}.{kind.__qualname__}{', not an object of it' * isinstance(config, type)}"
+            raise ConfigError(f"{name} was given settings of type {what}", hint=f"{name}.Config(...)")
+        if not isinstance(schema, Schema):
             raise ConfigError(
-                f"{type(self).__name__} was given settings of type {given}",
-                hint=f"{type(self).__name__}.Config(...)",
+                f"{name} was given a {type(schema).__name__} as schema", hint=f"{name}.from_schema(loader.schema)"
             )
         self.schema = schema
         self.config = config
@@ -62,6 +72,10 @@ class Model(nn.Module):
     def loss(self, batch: Batch) -> Tensor:
         """One loss per row, not reduced and not weighted: [rows]."""
         raise NotImplementedError
+
+
+# Not as a decorator, under which a type checker loses sight of `Self`.
+Model.from_schema = classmethod(explained(Model.from_schema.__func__))  # type: ignore[assignment, attr-defined]
 
 
 class Retriever(Model):

@@ -8,6 +8,7 @@ host         as replicated, but in the memory of the machine: only the rows of a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -118,11 +119,17 @@ def _check_fits(plan: Plan, world: int, memory: int) -> None:
 def describe(plan: Plan, world: int) -> list[str]:
     """The plan in words, a line for each kind of placement, and what each process holds."""
     lines = []
+    times = Counter(placed.size.table for placed in plan.values())
     for how in PLACEMENTS:
-        names = [name for name, placed in plan.items() if placed.placement == how]
-        if names:
-            sizes = ", ".join(f"{plan[n].size.table} {plan[n].size.rows:,} x {plan[n].size.width}" for n in names)
-            lines.append(f"tables {how}: {sizes}")
+        sizes = []
+        for name, placed in plan.items():
+            if placed.placement == how:
+                size = placed.size
+                # A column may have tables in several parts of a model.
+                part = name.rpartition(".weights.")[0] + "." if times[size.table] > 1 else ""
+                sizes.append(f"{part}{size.table} {size.rows:,} x {size.width}")
+        if sizes:
+            lines.append(f"tables {how}: {', '.join(sizes)}")
     held = [sum(placed.bytes_of(rank) for placed in plan.values()) for rank in range(world)]
     low, high = min(held), max(held)
     each = as_size(high) if low == high else f"{as_size(low)} to {as_size(high)}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from falconet.config import check_types
+from falconet.config import with_types
 from falconet.errors import ConfigError
 from falconet.train.placement import Asked, check_placement
 from falconet.train.precision import Precision
@@ -15,6 +15,7 @@ from falconet.train.rowwise import Rule
 from falconet.train.schedule import Schedule
 
 
+@with_types
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """How to train. Rates are never scaled by the number of processes, as the batch size is that of all together."""
@@ -45,7 +46,6 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_placement(self.table_placement)
-        check_types(self)
         for name in ("epochs", "accumulate", "decay_every", "snapshot_steps", "patience"):
             value = getattr(self, name)
             if value is not None and value < 1:

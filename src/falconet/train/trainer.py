@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from falconet.arguments import explained
 from falconet.batch import Batch
 from falconet.errors import ConfigError
 from falconet.progress import progress
@@ -54,6 +55,7 @@ class TrainResult:
 class Trainer:
     """Trains models as `config` says. With `folder`, the run is kept there and can be resumed."""
 
+    @explained
     def __init__(
         self,
         config: TrainConfig,
@@ -65,6 +67,7 @@ class Trainer:
         self.config, self.runtime, self.callbacks = config, runtime, tuple(callbacks)
         self.folder = None if folder is None else Path(folder)
 
+    @explained
     def fit(
         self,
         model: nn.Module,
@@ -94,6 +97,7 @@ class Trainer:
         with closing(fit.recovery):
             return fit.run(resume, step_key)
 
+    @explained
     def evaluate(self, model: nn.Module, data: Batches, metrics: Judges | None = None) -> dict[str, float]:
         """The mean loss and the metrics of a model, in float32, each row of all processes counted once."""
         check_model(model)

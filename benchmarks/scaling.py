@@ -1,6 +1,7 @@
 """Two processes of one thread beside one process of one thread, at the same global batch.
 
-    python benchmarks/scaling.py [--runs N] [--batch N] [--exchange TYPE] [--quick] [--json]
+    python benchmarks/scaling.py [--runs N] [--batch N] [--exchange TYPE] [--placement NAME]
+                                 [--quick] [--json]
 
 The model of benchmarks/train.py over 162,544 users, 59,050 films and their genres, with tables 64 and 512 wide, squared
 error, Adam and row-wise RMSprop, layers in bfloat16 where the processor multiplies it, exact BatchNorm (sums over both
@@ -102,7 +103,7 @@ class Clock(Callback):
         self.cpu.append(time.process_time())
 
 
-def work(width: int, rows: int, exchange: str) -> dict[str, float]:
+def work(width: int, rows: int, exchange: str, placement: str) -> dict[str, float]:
     """Steps of this process, alone or as one of several."""
     set_quiet(True)
     with Runtime.start() as runtime:
@@ -113,30 +114,33 @@ def work(width: int, rows: int, exchange: str) -> dict[str, float]:
         torch.manual_seed(0)
         model = MLP.from_schema(schema(), MLP.Config(hidden=(128, 128, 128), loss="mse", dim=width))
         sent: list[int] = []
-        gather = TableOptimizer.gather
+        step = TableOptimizer.step
 
-        def counted(tables: TableOptimizer, *arguments: Any) -> Any:
-            before = tables.sent
-            found = gather(tables, *arguments)
-            sent.append(tables.sent - before)
-            return found
+        def counted(tables: TableOptimizer, *arguments: Any) -> None:
+            sent.append(tables.sent)
+            step(tables, *arguments)
 
-        TableOptimizer.gather = counted  # type: ignore[method-assign, assignment]
+        TableOptimizer.step = counted  # type: ignore[method-assign, assignment]
         clock = Clock()
-        config = TrainConfig(learning_rate=RATE, table_learning_rate=RATE, exchange_dtype=exchange)  # type: ignore[arg-type]
+        config = TrainConfig(
+            learning_rate=RATE,
+            table_learning_rate=RATE,
+            exchange_dtype=exchange,  # type: ignore[arg-type]
+            table_placement=placement,  # type: ignore[arg-type]
+        )
         Trainer(config, runtime=runtime, callbacks=[clock]).fit(model, Prepared(rows, WARM + STEPS))
         weights = sum(x.numel() for x in model.inputs.tables.parameters())
         return {
             "step_ms": 1000 * statistics.median(np.diff(clock.times[WARM - 1 :])),
             "cpu_ms": 1000 * statistics.median(np.diff(clock.cpu[WARM - 1 :])),
-            "bytes_per_step": statistics.median(sent),
+            "bytes_per_step": statistics.median(np.diff(sent)),
             "dense_bytes_per_step": 4 * weights * 2 * (runtime.world - 1) / runtime.world,
         }
 
 
-def ask(processes: int, width: int, rows: int, exchange: str) -> dict[str, float]:
+def ask(processes: int, width: int, rows: int, exchange: str, placement: str) -> dict[str, float]:
     """What the first of so many processes found."""
-    worker = [__file__, "--worker", str(width), str(rows), exchange]
+    worker = [__file__, "--worker", str(width), str(rows), exchange, placement]
     started = ["-m", "falconet", "launch", "-np", str(processes), *worker] if processes > 1 else worker
     found: dict[str, float] = child(started, threads=1)
     print(
@@ -147,11 +151,11 @@ def ask(processes: int, width: int, rows: int, exchange: str) -> dict[str, float
     return found
 
 
-def measure(runs: int, rows: int, exchange: str) -> Figures:
+def measure(runs: int, rows: int, exchange: str, placement: str) -> Figures:
     figures: Figures = {}
     for width in (64, 512):
         for _ in range(runs):
-            one, two = ask(1, width, rows, exchange), ask(2, width, rows, exchange)
+            one, two = (ask(n, width, rows, exchange, placement) for n in (1, 2))
             found = {
                 "two_over_one": one["step_ms"] / two["step_ms"],
                 "cpu_two_over_one": one["cpu_ms"] / two["cpu_ms"],
@@ -170,18 +174,19 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3, help="how often each is taken")
     parser.add_argument("--batch", type=int, default=BATCH, help="rows of a global batch")
     parser.add_argument("--exchange", choices=("float32", "bfloat16"), default="bfloat16", help="of table gradients")
+    parser.add_argument("--placement", choices=("auto", "replicated", "row", "table"), default="auto", help="of tables")
     parser.add_argument("--quick", action="store_true", help="batches of 8,192, once")
     parser.add_argument("--json", action="store_true", help="the figures as JSON, on the last line")
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        width, rows, exchange = options.worker
-        found = work(int(width), int(rows), exchange)
+        width, rows, exchange, placement = options.worker
+        found = work(int(width), int(rows), exchange, placement)
         if Runtime.peek()[0] == 0:
             print(json.dumps(found))
         return 0
     rows = QUICK_BATCH if options.quick else options.batch
-    figures = measure(1 if options.quick else options.runs, rows, options.exchange)
+    figures = measure(1 if options.quick else options.runs, rows, options.exchange, options.placement)
     found = middle(figures)
     for width in (64, 512):
         print(

@@ -77,12 +77,13 @@ def exchange_all(runtime: Runtime) -> dict[str, Any]:
     table = torch.arange(ROWS * WIDTH, dtype=torch.float32).view(ROWS, WIDTH)
     for kind, owner in LAYOUTS.items():
         layout = Layout(ROWS, runtime.world, owner)
-        delivered = exchange.deliver(layout, mine)
+        route = exchange.route(layout, mine.ids)
+        delivered = exchange.deliver(layout, route, mine.values)
         found[kind] = from_all(dense(delivered, layout.ids(delivered.ids, runtime.rank)))
         for dtype in (torch.float32, torch.bfloat16):
             held = table[layout.of(runtime.rank)].to(dtype)
-            rows = exchange.fetch(layout, held, mine.ids)
-            assert rows.dtype == dtype
+            rows = torch.empty(len(mine.ids), WIDTH, dtype=dtype)
+            exchange.fetch(route, held, rows)
             assert torch.equal(rows, table[mine.ids].to(dtype)), (kind, runtime.rank)
     return found
 

@@ -31,8 +31,8 @@ _FILL = 1024
 _BLOCK = 1 << 18  # numbers that are read and rounded at once, so that they need not leave the processor's cache
 
 
-Reader = Callable[[Tensor], Tensor]
-"""Distinct ids [U], ascending with padding first, to their rows [U, D], float32, on the device of the ids."""
+Reader = Callable[[Tensor, Tensor], None]
+"""Writes the rows of distinct ids [U], ascending with padding first, to a tensor [U, D] on the device of the ids."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Tables(nn.Module):
             rows_UD = F.embedding(ids_U.to(weight.device), weight, padding_idx=PADDING).to(ids_U.device)
         else:
             with torch.no_grad():
-                rows_UD = _rows(weight, _filled(ids_U), dtype) if reader is None else reader(ids_U).to(dtype)
+                rows_UD = self._rows_of(table, ids_U, dtype)
             if self._collected is not None:
                 rows_UD.requires_grad_(torch.is_grad_enabled())
                 self._collected.append(Touched(table, ids_U, rows_UD))
@@ -257,6 +257,15 @@ class Tables(nn.Module):
                 hint="in every row as many weights as values, both in lists of any or both in lists of one length",
             )
         return (weights.values if isinstance(weights, Ragged) else weights.reshape(-1)).float()
+
+    def _rows_of(self, table: str, ids_U: Tensor, dtype: torch.dtype) -> Tensor:
+        """The rows of distinct ids, and of padding after them."""
+        reader, filled = self._readers.get(table), _filled(ids_U)
+        if reader is None:
+            return rows_of(self.weight(table), filled, dtype)
+        rows_UD = torch.zeros(len(filled), self._sizes[table][1], dtype=dtype, device=ids_U.device)
+        reader(ids_U, rows_UD[: len(ids_U)])
+        return rows_UD
 
     def _by_table(self, columns: Sequence[str] | None) -> list[list[str]]:
         """The columns, grouped by table, in order of first appearance."""
@@ -299,7 +308,8 @@ def _filled(ids_U: Tensor) -> Tensor:
     return ids_U if len(ids_U) < 4 * _FILL else F.pad(ids_U, (0, missing), value=PADDING)
 
 
-def _rows(weight: Tensor, ids_U: Tensor, dtype: torch.dtype) -> Tensor:
+def rows_of(weight: Tensor, ids_U: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows of a table in type `dtype`, on the device of the ids: [U, D]."""
     ids = ids_U.to(weight.device)
     if dtype == weight.dtype or weight.is_cuda:
         return weight.index_select(0, ids).to(ids_U.device, dtype)

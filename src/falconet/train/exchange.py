@@ -6,14 +6,16 @@ Shapes: U distinct ids, D width of a table, W processes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from falconet.nn.collective import from_all
+from falconet.nn.embedding import rows_of
 from falconet.train.runtime import Runtime
 
 _BLOCK = 1 << 18  # numbers
@@ -29,11 +31,14 @@ class RowGradient:
     rows: int
     ids: Tensor
     values: Tensor
+    known_squares: Tensor | None = None
 
     @cached_property
     def squares(self) -> Tensor:
         """The sum of the squares of each row's values: float32 of [U]."""
-        found = [torch.linalg.vector_norm(some, dim=1, dtype=torch.float32).square() for _, some in self.blocks()]
+        if self.known_squares is not None:
+            return self.known_squares
+        found = [_squares(some) for _, some in self.blocks()]
         return torch.cat(found) if found else self.values.new_empty(0, dtype=torch.float32)
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
@@ -75,6 +80,16 @@ class Layout:
         return slice(0, self.rows if rank == self.owner else 0)
 
 
+class Route(NamedTuple):
+    """How rows of a dealt table travel between this process and those that hold them, and their gradients back."""
+
+    ids: Tensor  # [U]
+    order: Tensor  # [U]; the ids that this one asks for, put into the order of the processes that hold them
+    give: list[int]  # how many of them each process holds
+    asked: Tensor  # the places of rows here that the others ask for, by rank
+    take: list[int]  # how many each of them asks for
+
+
 class Exchange:
     """The collective operations of a run's tables; every process calls each of them, also one that touched nothing."""
 
@@ -90,7 +105,7 @@ class Exchange:
         numbers = from_all(_counts([*(len(g.ids) for g in mine.values()), wide], self._runtime.device)).tolist()
         lengths = [row[:-1] for row in numbers]
         dtype = self._dtype if any(row[-1] for row in numbers) else torch.bfloat16  # what has no more digits needs none
-        id_type = torch.int32 if all(g.rows < 1 << 31 for g in mine.values()) else torch.int64
+        id_type = _id_type(max(g.rows for g in mine.values()))
         widths = [g.values.shape[1] for g in mine.values()]
         ids = self._gather([g.ids for g in mine.values()], [sum(n) for n in lengths], id_type)
         values = self._gather(
@@ -118,28 +133,29 @@ class Exchange:
         self.sent += (len(lengths) - 1) * longest * padded.element_size()
         return [row[:n] for row, n in zip(from_all(padded), lengths, strict=True)]
 
-    def fetch(self, layout: Layout, held: Tensor, ids_U: Tensor) -> Tensor:
-        """The rows of some ids from the processes that hold them: [U, D]. `held` are the rows that this one holds."""
-        order_U, give, take = self._routes(layout, ids_U)
-        asked = self._all_to_all(layout.places(ids_U).index_select(0, order_U), give, take)
-        answers = self._all_to_all(held.index_select(0, asked.to(held.device)).to(ids_U.device), take, give)
-        return torch.empty_like(answers).index_copy_(0, order_U, answers)
-
-    def deliver(self, layout: Layout, gradient: RowGradient) -> RowGradient:
-        """The gradient of the rows that this process holds, from all processes, with the ids of its own rows."""
-        order_U, give, take = self._routes(layout, gradient.ids)
-        ids = self._all_to_all(layout.places(gradient.ids).index_select(0, order_U), give, take)
-        values = self._all_to_all(gradient.values.index_select(0, order_U).to(self._dtype), give, take)
-        parts = zip(torch.split(ids, take), torch.split(values, take), strict=True)
-        return add_up([RowGradient(layout.rows, some_ids, some_values) for some_ids, some_values in parts])
-
-    def _routes(self, layout: Layout, ids_U: Tensor) -> tuple[Tensor, list[int], list[int]]:
-        """The ids in the order of the processes that hold them, how many go to each, and how many come from each."""
+    def route(self, layout: Layout, ids_U: Tensor) -> Route:
+        """The way to the processes that hold the rows of some ids."""
         owners_U = layout.owners(ids_U)
         order_U = torch.argsort(owners_U, stable=True)
         counts_WW = from_all(torch.bincount(owners_U, minlength=layout.world)).tolist()
-        rank = self._runtime.rank
-        return order_U, counts_WW[rank], [row[rank] for row in counts_WW]
+        give, take = counts_WW[self._runtime.rank], [row[self._runtime.rank] for row in counts_WW]
+        places_U = layout.places(ids_U).index_select(0, order_U).to(_id_type(layout.rows))
+        return Route(ids_U, order_U, give, self._all_to_all(places_U, give, take), take)
+
+    def fetch(self, route: Route, held: Tensor, out_UD: Tensor) -> None:
+        """Write the rows at the other end of a route to `out_UD`, and travel in its type. `held`: those held here."""
+        answers = rows_of(held, route.asked, out_UD.dtype)
+        out_UD.index_copy_(0, route.order, self._all_to_all(answers, route.take, route.give))
+
+    def deliver(self, layout: Layout, route: Route, values_UD: Tensor, *, narrow: bool = False) -> RowGradient:
+        """The gradient of the rows that this process holds, from all processes, with the ids of its own rows.
+
+        `narrow`: no process has values of more digits than bfloat16.
+        """
+        dtype = torch.bfloat16 if narrow else self._dtype
+        values = self._all_to_all(values_UD.index_select(0, route.order).to(dtype), route.give, route.take)
+        parts = zip(torch.split(route.asked, route.take), torch.split(values, route.take), strict=True)
+        return add_up([RowGradient(layout.rows, some_ids.long(), some_values) for some_ids, some_values in parts])
 
     def _all_to_all(self, x: Tensor, give: list[int], take: list[int]) -> Tensor:
         found = x.new_empty(sum(take), *x.shape[1:])
@@ -153,6 +169,10 @@ def _bytes(x: Tensor) -> Tensor:
     return x.view(torch.uint8) if x.dim() > 1 else x.unsqueeze(1).view(torch.uint8)
 
 
+def _id_type(rows: int) -> torch.dtype:
+    return torch.int32 if rows < 1 << 31 else torch.int64
+
+
 def _counts(numbers: Sequence[int], device: torch.device) -> Tensor:
     return torch.tensor(numbers, dtype=torch.int64, device=device)
 
@@ -164,10 +184,22 @@ def add_up(parts: Sequence[RowGradient]) -> RowGradient:
     seen_V = torch.zeros(parts[0].rows, dtype=torch.bool, device=parts[0].ids.device)
     for part in parts:
         seen_V.index_fill_(0, part.ids, True)
-    ids_U = seen_V.nonzero().squeeze(1)
-    total_UD = parts[0].values.new_zeros(len(ids_U), parts[0].values.shape[1], dtype=torch.float32)
-    for part in parts:
-        places = torch.searchsorted(ids_U, part.ids)
-        for rows, some in part.blocks():  # the ids of a part are distinct, so each addition has one order
-            total_UD.index_add_(0, places[rows], some.float())
-    return RowGradient(parts[0].rows, ids_U, total_UD)
+    ids_U, width = seen_V.nonzero().squeeze(1), parts[0].values.shape[1]
+    values_UD = parts[0].values.new_empty(len(ids_U), width, dtype=torch.float32)
+    total = RowGradient(parts[0].rows, ids_U, values_UD)
+    places = [torch.searchsorted(ids_U, part.ids) for part in parts]
+    ends = [0] * len(parts)
+    squares = []
+    for rows, sum_UD in total.blocks():
+        sum_UD.zero_()
+        starts, ends = ends, [int(torch.searchsorted(some, rows.start + len(sum_UD))) for some in places]
+        for part, some, start, end in zip(parts, places, starts, ends, strict=True):
+            # The ids of a part are distinct, so each addition has one order.
+            sum_UD.index_add_(0, some[start:end] - rows.start, part.values[start:end].float())
+        squares.append(_squares(sum_UD))
+    return replace(total, known_squares=torch.cat(squares) if squares else None)
+
+
+def _squares(values_UD: Tensor) -> Tensor:
+    sizes_U: Tensor = torch.linalg.vector_norm(values_UD, dim=1, dtype=torch.float32)
+    return sizes_U.square_()

@@ -22,7 +22,7 @@ from falconet.errors import ConfigError
 from falconet.memory import as_size, keep_freed, machine_memory
 from falconet.nn.embedding import Tables, Touched
 from falconet.train import rowwise
-from falconet.train.exchange import Exchange, RowGradient, add_up
+from falconet.train.exchange import Exchange, Route, RowGradient, add_up
 from falconet.train.placement import Asked, Size, describe, make_plan
 from falconet.train.rowwise import Rule
 from falconet.train.runtime import Runtime
@@ -90,6 +90,7 @@ class TableOptimizer:
                 self._modules[module].keep_on_host(table)
         self.values: dict[str, Tensor] = {}  # the rows that this process holds
         self.state: dict[str, dict[str, Tensor]] = {}  # of these rows
+        self._routes: dict[str, Route] = {}  # by which rows of dealt tables came last
         self._told = False
 
     @property
@@ -145,13 +146,16 @@ class TableOptimizer:
             else:
                 weight.data = weight.data.float()
 
-    def _read(self, name: str, ids_U: Tensor) -> Tensor:
-        """The rows of some ids, with padding first, in float32."""
+    def _read(self, name: str, ids_U: Tensor, out_UD: Tensor) -> None:
+        """Write the rows of some ids, with padding first, to `out_UD`."""
         held, placed = self.values[name], self.plan[name]
         if not placed.is_dealt:
-            return held.index_select(0, ids_U.to(held.device)).to(ids_U.device).float()
-        rows_UD = self._exchange.fetch(placed.layout, held, ids_U[1:]).float()
-        return torch.cat([rows_UD.new_zeros(1, rows_UD.shape[1]), rows_UD])  # padding is zero and need not travel
+            out_UD.copy_(held.index_select(0, ids_U.to(held.device)))
+            return
+        route = self._exchange.route(placed.layout, ids_U[1:])
+        self._routes[name] = route
+        out_UD[0] = 0  # padding need not travel
+        self._exchange.fetch(route, held, out_UD[1:])
 
     @contextmanager
     def collect(self) -> Iterator[list[tuple[str, list[Touched]]]]:
@@ -174,11 +178,8 @@ class TableOptimizer:
                     # Padding is always the first of the distinct ids, and learns nothing.
                     read[name].append(RowGradient(self._sizes[name].rows, one.ids[1:], one.rows.grad[1 : len(one.ids)]))
         mine = {name: add_up(parts) if parts else self._nothing(name) for name, parts in read.items()}
-        replicated = {name: gradient for name, gradient in mine.items() if not self.plan[name].is_dealt}
-        found = self._exchange.add_up(replicated)
-        for name, gradient in mine.items():
-            if name not in found:
-                found[name] = self._exchange.deliver(self.plan[name].layout, gradient)
+        found = self._exchange.add_up({n: gradient for n, gradient in mine.items() if not self.plan[n].is_dealt})
+        found |= self._deliver({n: gradient for n, gradient in mine.items() if self.plan[n].is_dealt})
         self._tell()
         if self._rule is not None:
             return {name: found[name] for name in mine}
@@ -186,6 +187,26 @@ class TableOptimizer:
             weight = self.weights[name]
             weight.grad = torch.zeros_like(weight).index_add_(0, gradient.ids, gradient.values.float())
         return {}
+
+    def _deliver(self, mine: Mapping[str, RowGradient]) -> dict[str, RowGradient]:
+        """The gradients of dealt tables, each to the process that holds the row."""
+        if not mine:
+            return {}
+        wide = [g.values.dtype != torch.bfloat16 and len(g.ids) > 0 for g in mine.values()]
+        anew = [not self._is_way_back(name, g) for name, g in mine.items()]
+        told = self._runtime.sums(torch.tensor([*wide, *anew], dtype=torch.float32)).tolist()
+        found = {}
+        for (name, gradient), is_wide, is_new in zip(mine.items(), told, told[len(mine) :], strict=False):
+            layout = self.plan[name].layout
+            route = self._exchange.route(layout, gradient.ids) if is_new else self._routes[name]
+            found[name] = self._exchange.deliver(layout, route, gradient.values, narrow=not is_wide)
+        self._routes.clear()
+        return found
+
+    def _is_way_back(self, name: str, gradient: RowGradient) -> bool:
+        """Whether the rows of a gradient are just those that were fetched last."""
+        route = self._routes.get(name)
+        return route is not None and torch.equal(route.ids, gradient.ids)
 
     @torch.no_grad()
     def square_norm(self, gathered: Mapping[str, RowGradient]) -> Tensor:
@@ -201,7 +222,7 @@ class TableOptimizer:
     def step(
         self, gathered: Mapping[str, RowGradient], learning_rate: float, number: int, scale: Tensor | None = None
     ) -> None:
-        """Update the rows by the gradients that `gather` gave, times `scale`.
+        """Update the rows by the gradients that `gather` gave, times `scale`; they are used up.
 
         `number` of the step in the whole run, from which the draws of bfloat16 rows are made.
         """
@@ -224,7 +245,7 @@ class TableOptimizer:
             rows_U = placed.layout.ids(ids_U, self._runtime.rank)
             keys_U = rowwise.keys(placed.size.table, self._seed, number, rows_U)
         for rows, some in gradient.blocks():
-            some_UD = some.to(values.device, torch.float32, copy=True)
+            some_UD = some.to(values.device, torch.float32)
             if scale is not None:
                 some_UD.mul_(scale)
             step_UD = rowwise.follow(self._rule, state, ids_U[rows], some_UD, pace_U[rows])

@@ -52,7 +52,7 @@ def install(extras: str, torch_index: str | None) -> None:
     """Make .venv and install falconet in it, unless that has been done for these very files."""
     if wanted(extras) in installed():
         return
-    if not installed():  # also where an earlier start was cut off half way
+    if not installed() and Path(sys.prefix) != VENV:  # also where an earlier start was cut off half way
         print(f"making {VENV}", file=sys.stderr, flush=True)
         venv.create(VENV, with_pip=True)
     constraints = ROOT / "constraints.txt"
@@ -86,7 +86,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, lambda number, frame: None)  # Ctrl-C is for the command; we wait for its exit code
     if name == "test":
         return subprocess.run([str(PYTHON), str(ROOT / "scripts" / "check"), *rest], cwd=ROOT, check=False).returncode
-    return subprocess.run([str(PYTHON), "-m", "falconet", name, *rest], check=False).returncode
+    said = {**os.environ, "FALCONET_COMMAND": f"{Path(sys.executable).name} {sys.argv[0]}"}  # for "what to try next"
+    return subprocess.run([str(PYTHON), "-m", "falconet", name, *rest], env=said, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,6 +27,7 @@ from falconet.models.store import load_model
 from falconet.progress import set_quiet
 from falconet.recipe import stages
 from falconet.recipe.config import DataConfig, Recipe, RetrieverConfig, read_recipe
+from falconet.recipe.demo import next_commands
 from falconet.recipe.lock import locked
 from falconet.recipe.run import raw_fingerprint, run
 from falconet.serve.bundle import load_bundle
@@ -210,6 +212,15 @@ def test_a_retriever_in_closed_form_is_fitted_evaluated_and_served(recipe: Recip
     assert len(Recommender(load_bundle(work / "bundle")).recommend(1, k=3).items) == 3
 
 
+def test_the_demo_ends_with_what_to_try_next(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FALCONET_COMMAND", "python start.py")
+    lines = next_commands(finished).splitlines()
+    assert lines[0].startswith(f"next:  python start.py serve {finished / 'bundle'}  ")
+    known = re.search(r"recommend .*bundle --user (\d+) ", lines[1])
+    assert known is not None
+    assert Recommender(load_bundle(finished / "bundle")).recommend(int(known[1]), k=1).cold_start is False
+
+
 def test_what_is_served_is_what_was_evaluated(recipe: Recipe, work: Path) -> None:
     """Also to people whose history is cut: EASE reads all that they met, in the report and in the server."""
     ease = RetrieverConfig(model="EASE", batch_size=512)
@@ -222,7 +233,7 @@ def test_what_is_served_is_what_was_evaluated(recipe: Recipe, work: Path) -> Non
     run(short, work)
     users = read_users(work / "features/users")
     assert int(users.seen.lengths.max()) > 50
-    (*_, (name, both)) = stages._own(short, work)
+    (*_, (name, both)) = stages.own(short, work)
     assert name == "two_stage"
     assert isinstance(both, TwoStage)
     expected = both.search(users.features, 10, users.seen)[1]

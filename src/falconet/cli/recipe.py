@@ -44,7 +44,7 @@ def train(
     settings: Settings = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train the retriever, then the ranker on what the retriever returns."""
+    """Train the retrievers, then the ranker on what they return."""
     from falconet.errors import ConfigError
     from falconet.recipe.run import run as run_steps
 
@@ -53,7 +53,8 @@ def train(
     plan = _read(recipe, settings, quiet)
     for name in ("retriever", "ranker") if stage is None else (stage,):
         run_steps(plan, out, only=name)
-        typer.echo(out / "runs" / name)
+        for model in plan.retrievers if name == "retriever" else (name,):
+            typer.echo(out / "runs" / model)
 
 
 def evaluate(
@@ -116,6 +117,33 @@ def run(
     _show_report(run_steps(plan, out), plan, as_json)
 
 
+def tune(
+    recipe: RecipeFile,
+    out: Out = Path("work"),
+    trials: Annotated[int | None, typer.Option(help="How many in all; `tune.trials` of the recipe by default.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds after which no further trial begins.")] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Search settings on a part of the training rows, over the recipe's `[tune.space]`; write OUT/tune/best.toml.
+
+    What was tried is kept: a search that was stopped goes on, and more --trials add to it.
+    """
+    from falconet.progress import set_quiet
+    from falconet.recipe.config import overridden, read_toml
+    from falconet.recipe.tune import table_text
+    from falconet.recipe.tune import tune as search
+
+    set_quiet(quiet)
+    found = search(overridden(read_toml(recipe), settings or ()), out, trials=trials, timeout=timeout)
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=1, default=str))
+        return
+    typer.echo(table_text(found))
+    typer.echo(f"\nfalconet run {found.recipe} --out {out}    # with the best settings, measured on the test")
+
+
 def demo(
     out: Annotated[Path, typer.Option("--out", help="The folder to work in.")] = Path("falconet-demo"),
     serve: Annotated[bool, typer.Option("--serve", help="Open the page afterwards.")] = False,
@@ -124,11 +152,12 @@ def demo(
 ) -> None:
     """The whole road on generated data, in about a minute: a table, and recommendations for two people."""
     from falconet.cli.recommend import show
-    from falconet.progress import set_quiet
-    from falconet.recipe.demo import prepare_demo, two_people
+    from falconet.progress import note, set_quiet
+    from falconet.recipe.demo import ABOUT, next_commands, prepare_demo, two_people
     from falconet.recipe.run import run as run_steps
 
     set_quiet(quiet)
+    note(f"{ABOUT}; everything is kept in `{out}`")
     plan = prepare_demo(out)
     report = run_steps(plan, out)
     people = two_people(out / "bundle")
@@ -140,7 +169,9 @@ def demo(
         for title, answer in people:
             typer.echo(f"\n{title}:\n")
             show(answer)
-    if serve:
+    if not serve:
+        note("\n" + next_commands(out))
+    else:
         from falconet.cli.serve import serve as serve_bundle
 
         serve_bundle(out / "bundle", open_page=True)

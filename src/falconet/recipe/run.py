@@ -66,10 +66,15 @@ def _run(chosen: list[Step], work: Path) -> dict[str, Any]:
     with locked(work):
         for folder in (work, work / "runs", work / "runs/compare", work / "runs/scout"):
             clean(folder)
-        for number, step in enumerate(chosen, 1):
-            _run_step(step, f" ({number} of {len(chosen)})" if len(chosen) > 1 else "")
+        run_steps(chosen)
     report = work / "report.json"
     return json.loads(report.read_bytes()) if report.is_file() else {}
+
+
+def run_steps(chosen: list[Step]) -> None:
+    """Run steps in their order, in a folder that is locked."""
+    for number, step in enumerate(chosen, 1):
+        _run_step(step, f" ({number} of {len(chosen)})" if len(chosen) > 1 else "")
 
 
 def _run_step(step: Step, place: str) -> None:
@@ -172,7 +177,7 @@ def steps(recipe: Recipe, work: Path, *, watch: Watch | None = None) -> list[Ste
             "prepare",
             "prepare",
             prepare_key,
-            lambda k: _is_prepared(work, k),
+            lambda k: is_prepared(work, k),
             lambda k: prepare(recipe, work, step=k),
         ),
         *(trained(n, f"runs/{n}", train_retriever, "retriever", "retriever") for n in recipe.retrievers),
@@ -232,7 +237,7 @@ def _check_ours(work: Path) -> None:
             )
 
 
-def _is_prepared(work: Path, step: str) -> bool:
+def is_prepared(work: Path, step: str) -> bool:
     """Whether the features are those of the step, and split and workflow are those the features were made from."""
     if not is_complete(work / "features", "features", step=step):
         return False

@@ -67,7 +67,7 @@ def run_all(data: Path, work: Path, protocol: str, chosen: list[dict[str, Any]],
     python, why = environment(work / "neighbours") if any("neighbour" in one for one in chosen) else (None, "")
     if why:
         print(f"without implicit and LensKit, which cannot be installed: {why}", flush=True)
-    folder, results = work / "exchange", work / "results.jsonl"
+    folder, results = work / "exchange/quality", work / "results.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     for seed in seeds:
         features = prepared(data, work, protocol, 0 if protocol == "leave-last-out" else seed, validation=again)

@@ -109,7 +109,7 @@ def run_all(data: Path, work: Path, split: str, chosen: list[dict[str, Any]], se
     python, why = environment(work / "neighbours") if any("neighbour" in one for one in chosen) else (None, "")
     if why:
         print(f"without LightGBM, which cannot be installed: {why}", flush=True)
-    for folder in ("exchange", "logits"):
+    for folder in ("exchange/ranking", "logits"):
         (work / folder).mkdir(parents=True, exist_ok=True)
     for seed in seeds:
         features = prepared(data, work, split, 0 if split == "time" else seed, validation=again)
@@ -119,8 +119,8 @@ def run_all(data: Path, work: Path, split: str, chosen: list[dict[str, Any]], se
             if of(what, read(work / "ranking.jsonl")) or ("neighbour" in entry and python is None):
                 continue
             job = {"features": str(features), "seed": seed, "entry": entry, "python": str(python)}
-            job |= {"folder": str(work / "exchange"), "out": str(logits_of(work, what))}
-            took = measured("ranking_model.py", job, work / "exchange")
+            job |= {"folder": str(work / "exchange/ranking"), "out": str(logits_of(work, what))}
+            took = measured("ranking_model.py", job, work / "exchange/ranking")
             if took is not None:
                 figures = figures_of(np.load(logits_of(work, what))["logits"], liked)
                 append(work / "ranking.jsonl", {**what, **figures, **took})

@@ -146,7 +146,7 @@ def main() -> None:
             epochs=args.epochs, learning_rate=args.learning_rate, precision=args.precision, seed=args.seed
         )
         trainer = fl.Trainer(config, args.dir_out, runtime)
-        result = trainer.fit(model, loader, valid, resume="auto", metrics=ClassMetrics())
+        result = trainer.fit(model, loader, valid, resume="auto" if args.dir_out else "never", metrics=ClassMetrics())
         figures = trainer.evaluate(model, test, ClassMetrics())
 
         if runtime.is_main:

@@ -41,7 +41,8 @@ def main() -> None:
         config = fl.TrainConfig(
             epochs=args.epochs, optimizer="sgd", learning_rate=args.learning_rate, precision="float32", seed=args.seed
         )
-        result = fl.Trainer(config, args.dir_out, runtime).fit(model, train, valid, resume="auto")
+        trainer = fl.Trainer(config, args.dir_out, runtime)
+        result = trainer.fit(model, train, valid, resume="auto" if args.dir_out else "never")
 
         if runtime.is_main:
             for figures in result.history:

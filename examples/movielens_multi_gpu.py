@@ -50,7 +50,8 @@ def main() -> None:
         trainer = fl.Trainer(config, folder=args.dir_out, runtime=runtime)
 
         start = time()
-        result = trainer.fit(model, train_loader, valid_loader or None, resume="auto")
+        resume = "auto" if args.dir_out else "never"
+        result = trainer.fit(model, train_loader, valid_loader or None, resume=resume)
         t_final = time() - start
 
         if runtime.is_main:

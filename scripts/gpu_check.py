@@ -102,7 +102,7 @@ def train(
         loader = Loader(data, batch_size=BATCH, shuffle=True, runtime=runtime)
         model = MLP.from_schema(loader.schema, SMALL)
         with suppress(InterruptedError):
-            Trainer(config, folder, runtime, [watch]).fit(model, loader, resume="auto")
+            Trainer(config, folder, runtime, [watch]).fit(model, loader, resume="auto" if folder else "never")
     return watch.losses, len(watch.losses) * BATCH / (time.perf_counter() - start)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from falconet.batch import Batch
 from falconet.errors import ArtifactError, ConfigError
 from falconet.nn.batchnorm import BatchNorm
+from falconet.nn.embedding import Tables
 from falconet.nn.supervised import freeze, is_frozen
 from falconet.train.runtime import Runtime
 
@@ -62,7 +64,7 @@ class Parallel:
         self._used: set[int] = set()  # parameters, by id, that this step's losses depend on
         self._learns = False
         self._last = True
-        self._module: nn.Module = torch.compile(objective) if compiled else objective  # type: ignore[assignment]
+        self._module: nn.Module = _compiled(objective) if compiled else objective
         if runtime.world == 1:
             return
         self.share_buffers()
@@ -115,6 +117,20 @@ class Parallel:
                     parameter.grad = None
         self._used, self._learns = set(), False
         return summed[:length]
+
+
+@functools.cache
+def _leave_uncompiled() -> None:
+    """Have torch.compile pass over what is new in every step, as the number of distinct ids, or sums over processes."""
+    for kind, names in ((Tables, ("forward", "project", "lookup", "rows")), (BatchNorm, ("forward",))):
+        for name in names:
+            setattr(kind, name, torch.compiler.disable(getattr(kind, name)))  # type: ignore[no-untyped-call]
+
+
+def _compiled(objective: Objective) -> nn.Module:
+    _leave_uncompiled()
+    compiled: nn.Module = torch.compile(objective)  # type: ignore[assignment]
+    return compiled
 
 
 def _distributed(module: nn.Module) -> DistributedDataParallel:

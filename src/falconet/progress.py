@@ -20,6 +20,17 @@ def set_quiet(quiet: bool) -> None:
     _quiet = quiet
 
 
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Nothing is said in its body."""
+    before = _quiet
+    set_quiet(True)
+    try:
+        yield
+    finally:
+        set_quiet(before)
+
+
 def note(message: str) -> None:
     """One line on stderr, unless quiet."""
     if not _quiet:

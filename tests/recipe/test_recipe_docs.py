@@ -22,6 +22,7 @@ from falconet.recipe.config import (
     SplitConfig,
     read_recipe,
 )
+from falconet.recipe.space import TuneConfig
 from falconet.train.settings import TrainConfig
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/recipes.md").read_text(encoding="utf-8")
@@ -37,16 +38,21 @@ PLACES = [
     ("`[retriever.train]`", TrainConfig),
     ("**`[evaluate]`**", EvaluateConfig),
     ("**`[bundle]`**", BundleConfig),
+    ("**`[tune]`**", TuneConfig),
 ]
 
 
 def test_the_example_is_a_recipe_for_files_without_ratings(tmp_path: Path) -> None:
     blocks = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     (tmp_path / "shop.toml").write_text(blocks[0], encoding="utf-8")
     recipe = read_recipe(tmp_path / "shop.toml")
     (tmp_path / "several.toml").write_text('format = 1\ndata.path = "x"\n' + blocks[1], encoding="utf-8")
     assert list(read_recipe(tmp_path / "several.toml").retrievers) == ["TwoTower", "EASE"]
+    (tmp_path / "tune.toml").write_text('format = 1\ndata.path = "x"\n' + blocks[2], encoding="utf-8")
+    searched = read_recipe(tmp_path / "tune.toml").tune
+    assert searched is not None
+    assert list(searched.ranges) == ["retriever.config.dim", "retriever.train.learning_rate", "retriever.train.epochs"]
     assert (recipe.data.reader, recipe.data.items, recipe.columns.rating) == ("files", "products.csv", None)
 
 

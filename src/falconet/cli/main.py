@@ -46,7 +46,15 @@ def options(
 
 
 app.add_typer(data.app, name="data")
-for command in (recipe.prepare, recipe.train, recipe.evaluate, recipe.bundle, recipe.run, recipe.demo):
+for command in (
+    recipe.prepare,
+    recipe.train,
+    recipe.evaluate,
+    recipe.bundle,
+    recipe.run,
+    recipe.tune,
+    recipe.demo,
+):
     app.command()(command)
 app.command()(recommend.recommend)
 app.command()(serve.serve)

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from falconet.errors import ConfigError, DataError, SchemaError
+from falconet.errors import ConfigError, DataError, SchemaError, suggest
 from falconet.evaluation.baselines import ease, popular
 from falconet.evaluation.classify import classification
 from falconet.evaluation.examples import Examples
 from falconet.evaluation.judge import Judge, Judged, difference_figure
 from falconet.evaluation.recommend import Recommends, Retrieval
-from falconet.evaluation.tables import read_items, read_users, tested_table
+from falconet.evaluation.tables import Items, Users, read_items, read_users, tested_table
 from falconet.io.artifact import read_manifest
 from falconet.io.footer import row_groups
 from falconet.metrics.compare import difference
@@ -75,13 +76,9 @@ def evaluate(
     features = Path(features)
     items, everybody = read_items(features / "items"), read_users(features / "users")
     table = tested_table(features)
-    users = read_users(table)
-    tested = torch.nonzero(users.relevant.lengths + users.unknown).flatten()
-    if not len(tested):
-        raise DataError(f"nobody in `{table}` has anything in the test", hint="another split")
+    users, tested = _tested(table)
     asked = users.take(tested)
-    ks = tuple(sorted({config.k, *config.ks}))
-    judge = Judge(asked, items, config.k, ks, map_by=config.map_by, recall_by=config.recall_by)
+    judge = _judge(asked, items, config)
     examples = Examples(features / "items", table, users, tested, items, config.k)
     judged: dict[str, Judged] = {}
     left_out: dict[str, str] = {}
@@ -133,6 +130,37 @@ def evaluate(
     if ranker is not None and candidates is not None:
         report["ranker"] = classification(ranker, Path(candidates), items.schema.one(Tag.ITEM, Tag.ID).name)
     return {**report, "examples": examples.plain(), "key": key}
+
+
+def figure(
+    features: str | Path, name: str, model: Retriever | Recommends, config: EvaluationConfig, metric: str
+) -> float:
+    """One figure of one model, as `evaluate` finds it: `metric` is one of the report's `ranking` or `lists`.
+
+    Raises ConfigError for a metric that there is not, DataError where nobody has anything in the test.
+    """
+    features = Path(features)
+    items, (users, tested) = read_items(features / "items"), _tested(tested_table(features))
+    shows = Retrieval(model, items) if isinstance(model, Retriever) else model
+    figures = _judge(users.take(tested), items, config).judge(shows, name).figures
+    known = {**figures["lists"], **{key: one["value"] for key, one in figures["ranking"].items()}}
+    if metric not in known:
+        raise ConfigError(f"there is no metric `{metric}`", hint=suggest(metric, known))
+    return float("nan") if known[metric] is None else float(known[metric])
+
+
+def _tested(table: Path) -> tuple[Users, Tensor]:
+    """A table of users, and the places in it of those who have something in the test."""
+    users = read_users(table)
+    tested = torch.nonzero(users.relevant.lengths + users.unknown).flatten()
+    if not len(tested):
+        raise DataError(f"nobody in `{table}` has anything in the test", hint="another split")
+    return users, tested
+
+
+def _judge(asked: Users, items: Items, config: EvaluationConfig) -> Judge:
+    ks = tuple(sorted({config.k, *config.ks}))
+    return Judge(asked, items, config.k, ks, map_by=config.map_by, recall_by=config.recall_by)
 
 
 def _compared(judged: Mapping[str, Judged], metrics: tuple[str, ...]) -> dict[str, Any]:

@@ -280,32 +280,41 @@ def read_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Raises DataError where the file is missing, else ConfigError naming the key, what was given and what is allowed.
     """
+    return recipe_of(read_toml(path), overrides, where=f"`{path}`")
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The plain values in a recipe's file. Raises as `read_recipe` does."""
     path = Path(path)
     try:
-        plain = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"no recipe at `{path}`", hint="`recipes/` in the repository holds examples") from error
     except OSError as error:
         raise DataError(f"`{path}` cannot be read: {error.strerror}", hint="a recipe is a TOML file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"`{path}` is not TOML: {error}") from error
-    return recipe_of(plain, overrides, where=f"`{path}`")
 
 
 def recipe_of(plain: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str = "the recipe") -> Recipe:
     """The recipe of plain values, as TOML has them. Raises ConfigError as `read_recipe` does."""
     from falconet.recipe.check import check
 
-    changed = copy.deepcopy(dict(plain))
-    for override in overrides:
-        _override(changed, override)
-    changed = with_protocol(changed)
+    changed = with_protocol(overridden(plain, overrides))
     recipe = from_plain(Recipe, {**changed, **_stages(changed)}, where="recipe")
     if recipe.format != FORMAT:
         raise ConfigError(f"{where} has recipe format {recipe.format}, this version reads {FORMAT}")
     load_modules(recipe.modules)
     check(recipe)
     return recipe
+
+
+def overridden(plain: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Plain values with `a.b=value` changed in them. Raises ConfigError for what cannot be set."""
+    changed = copy.deepcopy(dict(plain))
+    for override in overrides:
+        _override(changed, override)
+    return changed
 
 
 def _stages(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -177,7 +177,7 @@ def prepare(recipe: Recipe, work: Path, *, step: str, again: Path | None = None)
     """
     raw = read_data(recipe, again or work)
     if again is not None:
-        raw = replace(raw, interactions=Dataset(again / "split/train"))
+        raw = replace(raw, interactions=Dataset(again / "split/train", columns=list(raw.interactions.schema)))
     columns = raw.columns
     split = work / "split"
     split_rows(raw.interactions, columns, recipe.split, split, where=recipe.data.path)

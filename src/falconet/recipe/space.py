@@ -69,10 +69,11 @@ class TuneConfig:
     def __post_init__(self) -> None:
         if self.trials < 1:
             raise ConfigError(f"`tune.trials` is {self.trials}", hint="at least 1")
-        if "tune" in {name.partition(".")[0] for name in self.space}:
-            raise ConfigError(
-                "`tune.space` has a setting of `tune` itself", hint="it holds settings of models and data"
-            )
+        for name in self.space:
+            if name.partition(".")[0] not in TABLES:
+                raise ConfigError(
+                    f"`tune.space` has `{name}`", hint=f"what can be searched begins with {', '.join(TABLES)}"
+                )
         self.ranges  # noqa: B018 - to check them
 
     @property

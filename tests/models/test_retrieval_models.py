@@ -25,7 +25,7 @@ from falconet.models import (
     SASRec,
     YouTubeDNN,
 )
-from falconet.models.closed_form import ClosedForm, Interactions
+from falconet.models.closed_form import ClosedForm, Interactions, ItemScorer
 from falconet.models.sequence import SequenceModel, last, pieces
 from falconet.nn import ItemLossConfig
 from falconet.testing.models import EXAMPLE, example_batch
@@ -90,6 +90,18 @@ def test_ease_is_its_closed_form(users: int) -> None:
     strangers = [[3, 9, 4], [], [22]]
     want = matrix(lists + strangers) @ b
     np.testing.assert_allclose(scores(model, histories(lists + strangers)).numpy(), want, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"), [(EASE, None), (ItemKNN, None), (ItemKNN, ItemKNN.Config(neighbours=None))]
+)
+def test_what_an_item_adds_to_others_is_what_it_says_alone(kind: type[ItemScorer], config: Any) -> None:
+    model = kind.from_schema(EXAMPLE, config)
+    fitted(model, taken(40))
+    some, every = torch.tensor([3, 7, 23]), torch.arange(N)
+    alone = scores(model, histories([[code] for code in some.tolist()]))
+    for pulls in (model.pulls(some, every), ItemScorer.pulls(model, some, every)):
+        np.testing.assert_allclose(pulls.detach().numpy(), alone.numpy(), atol=1e-7)
 
 
 def test_ease_says_what_it_would_need() -> None:

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from falconet.batch import Batch, Ragged
+from falconet.config import to_plain
 from falconet.datasets.synthetic import synthesize
 from falconet.errors import ArtifactError, ColumnNotFoundError, ConfigError, SchemaError
 from falconet.evaluation.recommend import TwoStage
@@ -23,10 +24,11 @@ from falconet.evaluation.report import read_report
 from falconet.evaluation.tables import read_users
 from falconet.io.artifact import read_artifact, read_manifest
 from falconet.io.footer import read_schema, row_groups
+from falconet.models import MODELS
 from falconet.models.store import load_model
 from falconet.progress import set_quiet
 from falconet.recipe import stages
-from falconet.recipe.config import DataConfig, Recipe, RetrieverConfig, read_recipe
+from falconet.recipe.config import DataConfig, Recipe, RetrieverConfig, StageConfig, read_recipe
 from falconet.recipe.demo import next_commands
 from falconet.recipe.lock import locked
 from falconet.recipe.run import raw_fingerprint, run
@@ -249,6 +251,21 @@ def test_what_is_served_is_what_was_evaluated(recipe: Recipe, work: Path) -> Non
     alone = both.search(stranger, 10, codes)[1]
     said = [catalogue.code(item.item_id) for item in recommender.recommend(history=history, k=10).items]
     assert said == alone[0].tolist()
+
+
+@pytest.mark.parametrize("model", ["SASRec", "GRU4Rec", "MultVAE"])
+def test_models_of_sequences_get_their_histories(recipe: Recipe, work: Path, model: str) -> None:
+    small = to_plain(MODELS[model].debug())
+    retriever = RetrieverConfig(model=model, batch_size=256, config=small, train={"epochs": 1, "precision": "float32"})
+    din = StageConfig(model="DIN", batch_size=1024, config={"dim": 4, "attention": [4], "hidden": [8]})
+    run(replace(recipe, retriever=(retriever,), ranker=din), work)
+    assert load_model(work / "runs/ranker/model").config.columns is None
+    recommender = Recommender.load(work / "bundle", threads=None)
+    known = recommender.sample_users()[0].user_id
+    start = [item.item_id for item in recommender.start_items(3)]
+    one, other = (recommender.recommend(history=list(h), k=10) for h in (start, start[:1]))
+    assert len(recommender.recommend(known, k=10).items) == 10
+    assert [i.score for i in one.items] != [i.score for i in other.items]
 
 
 def test_several_retrievers_are_merged_ranked_evaluated_and_served(

@@ -18,7 +18,7 @@ from falconet.models import MODELS
 from falconet.models.base import Retriever
 from falconet.models.closed_form import ClosedForm
 from falconet.models.ranker import Ranker
-from falconet.recipe.config import FeatureConfig, Recipe, StageConfig
+from falconet.recipe.config import RETRIEVER, FeatureConfig, Recipe, StageConfig
 from falconet.recipe.names import inner_columns
 from falconet.retrieval.candidates import row_schema
 from falconet.schema import Column, Schema, Tag
@@ -27,6 +27,7 @@ from falconet.train.settings import TrainConfig
 MERGED, TWO_STAGE = "merged", "two_stage"  # in a report: what several retrievers name together, and the whole
 HISTORY = "history"
 _TAKEN = ("Popular", MERGED, TWO_STAGE)
+_FOLDERS = ("ranker", "scout", "compare")  # below `runs`, where retrievers have theirs
 
 
 def check(recipe: Recipe) -> None:
@@ -78,8 +79,11 @@ def _check_stages(recipe: Recipe) -> None:
     for place, one in enumerate(recipe.retriever):
         where = f"recipe.retriever[{place}]" if several else "recipe.retriever"
         _check_stage(where, one, retrieves=True)
-        take(where, one.name or (one.model if several else "retriever"))
-    if several and "retriever" in taken:
+        name = one.name or (one.model if several else RETRIEVER)
+        if name in _FOLDERS:
+            raise ConfigError(f"`{where}.name` is `{name}`, which is another folder of runs", hint="another name")
+        take(where, name)
+    if several and RETRIEVER in taken:
         raise ConfigError(
             "`retriever.name` is `retriever`, which is what all of them are called together", hint="another name"
         )
@@ -151,10 +155,18 @@ def check_models(recipe: Recipe, features: Path) -> None:
     reads, names = ranker_reads(recipe), tuple(recipe.retrievers)
     for name, one in recipe.retrievers.items():
         _build(f"the retriever `{name}`", one, train)
+    check_compared(recipe, features)
     tables = [Schema(tuple(c for c in read_schema(features / t) if c.tags)) for t in ("users", "items")]
     rows = row_schema(tables[0] + tables[1], names, ids=reads.ids, history=reads.history)
     taken = Column(name="taken", dtype="float32", nullable=False, tags=frozenset({Tag.TARGET, Tag.BINARY}))
     _build("the ranker", with_columns(recipe.ranker, rows), rows + Schema((taken,)))
+
+
+def check_compared(recipe: Recipe, features: Path) -> None:
+    """The same for what `[[compare]]` names."""
+    train = read_schema(features / "train")
+    for one in recipe.compare:
+        _build(f"`{one.name}` of `[[compare]]`", one, train)
 
 
 def _build(what: str, stage: StageConfig, schema: Schema) -> None:

@@ -33,7 +33,7 @@ from falconet.models.base import MODELS, Model, Retriever
 from falconet.models.closed_form import ClosedForm
 from falconet.models.store import load_model, save_model
 from falconet.progress import note
-from falconet.recipe.check import MERGED, TWO_STAGE, check_models, ranker_reads, with_columns
+from falconet.recipe.check import MERGED, TWO_STAGE, check_compared, check_models, ranker_reads, with_columns
 from falconet.recipe.config import Recipe, StageConfig
 from falconet.recipe.names import inner_columns
 from falconet.recipe.protocol import protocol_of
@@ -146,6 +146,7 @@ def _warn(recipe: Recipe, report: Mapping[str, Any]) -> None:
 
 def compare(recipe: Recipe, work: Path, *, step: str) -> None:
     """What `[[compare]]` names, beside Popular and EASE, to `work/report.json`: no stage needs to be trained."""
+    check_compared(recipe, work / "features")
     report = evaluate_models(work / "features", compared(recipe, work), evaluation_config(recipe), key=step)
     write_report(report, work / "report.json")
 

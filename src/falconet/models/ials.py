@@ -36,7 +36,7 @@ class IALS(ClosedForm):
     class Config:
         dim: int = 64
         unobserved: float = 0.1  # weight of a pair that was not seen, where one that was has 1
-        regularisation: float = 0.01
+        regularisation: float = 0.02
         frequency: float = 1.0
         epochs: int = 16  # sweeps over users and items
         init: float = 0.1  # standard deviation of the vectors' lengths at the start

@@ -23,9 +23,9 @@ class MF(Retriever):
     """The product of a user's and an item's embedding and the item's bias (Koren et al., "Matrix factorization
     techniques for recommender systems", Computer 2009; with BPR: Rendle et al., UAI 2009).
 
-    BPR is `objective = {loss = "bpr", negatives = "uniform", per_row = true, samples = 8}` (the paper draws one), with
-    a `table_weight_decay` of its training. The default is the softmax over the whole catalogue, for larger ones
-    `negatives = "batch"` or `"mixed"`. Users must be known to training.
+    BPR is `objective = {loss = "bpr", negatives = "uniform", per_row = true, samples = 1}`; its training needs a
+    `table_weight_decay` of about 1, without which it learns the pairs by heart. The default is the softmax over the
+    whole catalogue, for larger ones `negatives = "batch"` or `"mixed"`. Users must be known to training.
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,13 @@ _BPR = {
     "model": "MF",
     "batch_size": 1024,
     "config": {"objective": {"loss": "bpr", "negatives": "uniform", "per_row": True, "samples": 1}},
-    "train": {"epochs": 30, "table_learning_rate": 0.02, "schedule": "linear", "precision": "float32"},
+    "train": {
+        "epochs": 30,
+        "table_learning_rate": 0.01,
+        "table_weight_decay": 1.0,
+        "schedule": "linear",
+        "precision": "float32",
+    },
 }
 
 

@@ -270,8 +270,8 @@ def test_a_position_in_other_data_or_of_another_format_is_refused(numbered_folde
     state = loader.state_dict()
     with pytest.raises(DataError, match="the saved position \\(data\\) belongs to other files than those of"):
         Loader(numbered_folder([5, 5], name="other"), batch_size=4).load_state_dict(state)
-    with pytest.raises(ConfigError, match="the saved position has format = 2, this loader has 1"):
-        loader.load_state_dict({**state, "format": 2})
+    with pytest.raises(ConfigError, match="the saved position has format 1, this version reads 2"):
+        loader.load_state_dict({**state, "format": 1})
     with pytest.raises(ConfigError, match="the saved position lacks the key `lanes`"):
         loader.load_state_dict({k: v for k, v in state.items() if k != "lanes"})
     with pytest.raises(ConfigError, match="the saved position has an unknown key `x`"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -221,3 +222,35 @@ def test_what_a_function_made_wrong_is_an_error_in_the_loop(
 ) -> None:
     with pytest.raises(DataError, match=message):
         next(load(transform).batches())
+
+
+def doubled(batch: Batch) -> Batch:
+    return batch
+
+
+def test_a_position_knows_columns_targets_and_transforms(numbered_folder: Make, tmp_path: Path) -> None:
+    """What decides the rows that batches hold must be the same where a position is taken up."""
+    folder = numbered_folder([20])
+    np.save(tmp_path / "vectors.npy", np.zeros((40, 3), np.float32))
+    base: dict[str, Any] = {
+        "columns": ["item", "genres"],
+        "targets": ["price"],
+        "transforms": [Negatives(column="item", count=3), Padding(lengths={"genres": 2}), doubled],
+    }
+    vectors = PretrainedVectors(column="item", source=tmp_path / "vectors.npy", codes=torch.arange(40))
+    state = json.loads(json.dumps(Loader(folder, batch_size=4, **base).state_dict()))
+    Loader(folder, batch_size=4, **base).load_state_dict(state)
+    for setting, changed in (
+        ("columns", ["item", "genres", "count"]),
+        ("columns", ["genres", "item"]),
+        ("targets", []),
+        ("transforms", []),
+        ("transforms", [Negatives(column="item", count=4), *base["transforms"][1:]]),
+        ("transforms", [*base["transforms"][:2], lambda batch: batch]),
+        ("transforms", [*base["transforms"], vectors]),
+    ):
+        with pytest.raises(ConfigError, match=r"the saved position has (columns|targets|transforms) = "):
+            Loader(folder, batch_size=4, **{**base, setting: changed}).load_state_dict(state)
+    with_vectors = Loader(folder, batch_size=4, transforms=[vectors]).state_dict()["transforms"]
+    assert with_vectors[0]["source"] == ["vectors.npy", (tmp_path / "vectors.npy").stat().st_size]
+    assert with_vectors[0]["codes"] == ["torch.int64", 40]

@@ -25,7 +25,7 @@ from falconet.loader.fetch import Cursor, Fetch, Kept, Streamed, ahead, pieces
 from falconet.loader.fields import fields_of, named, no_tensors, targets, weights
 from falconet.loader.modes import MODES, Choice, Mode, choose, deliver, in_words, parse_device
 from falconet.loader.plan import WINDOW, EpochPlan
-from falconet.loader.position import FORMAT, check_same, fingerprint
+from falconet.loader.position import FORMAT, check_same, described, fingerprint
 from falconet.loader.source import Source
 from falconet.loader.transforms import Function, Place, Transform
 from falconet.memory import parse_size
@@ -272,13 +272,17 @@ class Loader:
             "shuffle": plan.shuffle,
             "drop_last": plan.drop_last,
             "lanes": plan.lanes,
+            "columns": list(self._stored.names),
+            "targets": list(targets(self._stored).names),
+            "weight": next(iter(weights(self._stored).names), None),
+            "transforms": [described(transform) for transform in self._transforms],
             "data": fingerprint(self._groups),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at a saved position, on any number of processes.
 
-        Raises ConfigError where a setting would change the order, DataError for other data.
+        Raises ConfigError where a setting would change the rows or their order, DataError for other data.
         """
         check_same(state, self.state_dict(), self.path)
         self.set_epoch(state["epoch"], state["step"])

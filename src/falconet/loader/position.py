@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,16 @@ from typing import Any
 from falconet.errors import ConfigError, DataError
 from falconet.io.footer import RowGroup
 
-FORMAT = 1
+FORMAT = 2
 MOVES = ("epoch", "step")
 
 
 def check_same(saved: Mapping[str, Any], ours: Mapping[str, Any], path: Path) -> None:
-    """Raises ConfigError where a setting would change the order of rows, DataError for other data than `path` has."""
+    """Raises ConfigError where a setting would change rows or their order, DataError for other data than at `path`."""
+    if saved.get("format") != FORMAT:
+        raise ConfigError(
+            f"the saved position has format {saved.get('format')}, this version reads {FORMAT}", hint="start anew"
+        )
     for name in sorted(ours.keys() | saved.keys()):
         if name not in saved or name not in ours:
             raise ConfigError(f"the saved position {'has an unknown' if name in saved else 'lacks the'} key `{name}`")
@@ -30,6 +36,29 @@ def check_same(saved: Mapping[str, Any], ours: Mapping[str, Any], path: Path) ->
             f"the saved position has {name} = {saved[name]!r}, this loader has {ours[name]!r}",
             hint=f"use {name} = {saved[name]!r}, or start anew",
         )
+
+
+def described(value: Any) -> Any:
+    """What a transform, or a setting of one, does to rows, as plain values.
+
+    Functions stand for themselves by name, arrays by type and shape, files by name and size: they may move.
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        settings = {f.name: described(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"kind": type(value).__qualname__, **settings}
+    if isinstance(value, Path) or (isinstance(value, str) and os.path.sep in value):
+        return [Path(value).name, Path(value).stat().st_size if Path(value).is_file() else None]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, range):
+        return [value.start, value.stop, value.step]
+    if isinstance(value, Mapping):
+        return {str(name): described(x) for name, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [described(x) for x in value]
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return [str(value.dtype), *value.shape]
+    return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 def fingerprint(groups: Sequence[RowGroup]) -> str:

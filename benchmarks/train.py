@@ -11,7 +11,7 @@ with one thread; then all of it with tables 64 wide (`_64`).
 
 Rows per second, loading included, are those of the steps after the first few; `epoch_s` is what an epoch takes at that
 rate. The peak is that of the resident memory (VmHWM). `parts`: one thread, milliseconds of a step in matrix products,
-in reading rows, in putting gradients together and in moving rows, each beside what the peak of a large matrix product,
+in reading rows, in their norms and in moving rows, each beside what the peak of a large matrix product,
 or of a copy, measured in the same run, would take for the same products and bytes.
 
 `--quality`: the squared error on held-out rows after one and three epochs, as the mean of three seeds, on generated
@@ -47,6 +47,12 @@ BATCH, SMALL_BATCH = 16_384, 1_024
 WARM, STEPS, SEED_STEPS = 5, 60, 10
 EPOCHS, SEEDS = 3, 3
 RATE = 0.01
+PARTS = {  # whose floors are known
+    "matrix": "matrix products",
+    "look_up": "reading rows",
+    "norm": "norms of gradients",
+    "optimizer": "moving rows",
+}
 
 
 def make_data(folder: Path, users: int, items: int, rows: int, ratings: str) -> None:
@@ -241,7 +247,7 @@ def parts(data: Path, width: int | None) -> dict[str, float]:
         setattr(owner, method, wrapped)
 
     named(Tables, "_read", "look-up")
-    named(TableOptimizer, "gather", "exchange")
+    named(TableOptimizer, "square_norm", "norm")
     named(TableOptimizer, "step", "optimizer")
     times, tick = clock(20)
     with profile(activities=[ProfilerActivity.CPU], with_flops=True) as profiler, contextlib.suppress(Enough):
@@ -254,12 +260,13 @@ def parts(data: Path, width: int | None) -> dict[str, float]:
         "matrix_ms": sum(event.self_cpu_time_total for event in products) / count / 1e3,
         "matrix_floor_ms": sum(event.flops for event in products) / count / peaks["flops"] * 1e3,
         "look_up_floor_ms": read / count * (4 + number) / peaks["bytes"] * 1e3,  # rows are read, and written as they
+        "norm_floor_ms": read / count * number / peaks["bytes"] * 1e3,  # read once, for the sums of squares
         "optimizer_floor_ms": read / count * (number + 4 + 4) / peaks["bytes"] * 1e3,  # are multiplied; moved in place
         "profiled_step_ms": 1000 * (times[-1] - times[WARM]) / (count - 1 - WARM),
         "peak_gflop_per_s": peaks["flops"] / 1e9,
         "copy_gb_per_s": peaks["bytes"] / 1e9,
     }
-    for key in ("look-up", "exchange", "optimizer"):
+    for key in ("look-up", "norm", "optimizer"):
         found[f"{key.replace('-', '_')}_ms"] = events[key].cpu_time_total / count / 1e3
     return found
 
@@ -356,6 +363,10 @@ def main() -> int:
             f"{found[f'one_thread_step_ms{end}']:.1f} ms; {found[f'peak_mb{end}']:,.0f} MB, the notebook's way "
             f"{found[f'seed_peak_mb{end}']:,.0f} MB"
         )
+        print(f"  one thread, a step under the profiler: {found[f'profiled_step_ms{end}']:.1f} ms, of which")
+        for key, name in PARTS.items():
+            took, floor = found[f"{key}_ms{end}"], found[f"{key}_floor_ms{end}"]
+            print(f"    {name}: {took:.1f} ms, {took / floor:.1f} × its floor of {floor:.1f} ms")
     if options.json:
         print(as_json(WORK, figures))
     return 0

@@ -107,7 +107,21 @@ class Tables(nn.Module):
         return self._sizes[self._column(column).table][1]
 
     def weight(self, table: str) -> nn.Parameter:
-        """The vectors of a table: [cardinality, D]."""
+        """The vectors of a table: [cardinality, D].
+
+        Within `collect` they are a leaf, of which every row is read: a loss of the whole table teaches all of it.
+        """
+        weight = self._weight(table)
+        if self._collected is None:
+            return weight
+        ids_V = torch.arange(self._sizes[table][0], device=weight.device)
+        with torch.no_grad():
+            whole = self._rows_of(table, ids_V, weight.dtype)[: len(ids_V)] if table in self._readers else weight.data
+        rows_VD = nn.Parameter(whole, requires_grad=torch.is_grad_enabled())
+        self._collected.append(Touched(table, ids_V, rows_VD))
+        return rows_VD
+
+    def _weight(self, table: str) -> nn.Parameter:
         if table not in self._sizes:
             raise ColumnNotFoundError.of(table, self._sizes, where="Tables")
         parameter = self.weights[_key(table)]
@@ -129,7 +143,7 @@ class Tables(nn.Module):
 
         Every process then looks up the same columns in the same order, for a reader may ask the others.
         """
-        self.weight(table)  # is there
+        self._weight(table)  # is there
         self._readers.pop(table, None)
         if reader is not None:
             self._readers[table] = reader
@@ -137,7 +151,7 @@ class Tables(nn.Module):
     def keep_on_host(self, table: str) -> None:
         """From now on, the weight of a table stays where it is when the module moves: only the rows that are read go
         to the device of their ids."""
-        self.weight(table)
+        self._weight(table)
         self._on_host.add(table)
 
     @contextmanager
@@ -151,7 +165,7 @@ class Tables(nn.Module):
             self._unseen = False
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Tables:
-        stay = [self.weight(table) for table in self._on_host]
+        stay = [self._weight(table) for table in self._on_host]
         super()._apply(lambda x: x if any(x is weight for weight in stay) else fn(x), recurse)  # type: ignore[no-untyped-call]
         return self
 
@@ -223,7 +237,7 @@ class Tables(nn.Module):
         While it collects, the vectors are of type `dtype`.
         """
         table = self._column(group[0]).table
-        weight, cardinality = self.weight(table), self._sizes[table][0]
+        weight, cardinality = self._weight(table), self._sizes[table][0]
         ids = {name: _ids(features[name]) for name in group}
         if self._unseen:
             return weight, ids
@@ -262,7 +276,7 @@ class Tables(nn.Module):
         """The rows of distinct ids, and of padding after them."""
         reader, filled = self._readers.get(table), _filled(ids_U)
         if reader is None:
-            return rows_of(self.weight(table), filled, dtype)
+            return rows_of(self._weight(table), filled, dtype)
         rows_UD = torch.zeros(len(filled), self._sizes[table][1], dtype=dtype, device=ids_U.device)
         reader(ids_U, rows_UD[: len(ids_U)])
         return rows_UD

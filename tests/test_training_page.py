@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parent.parent / "docs/training.md").read_text(encoding="u
 
 def test_the_program_prints_what_the_page_shows(tmp_path: Path) -> None:
     blocks, shown = re.findall(r"```python\n(.*?)```", PAGE, re.S), re.findall(r"```console\n(.*?)```", PAGE, re.S)
-    assert len(blocks) == len(shown) == 3
+    assert len(blocks) == len(shown) == 4
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", "\n".join(blocks)],
         cwd=tmp_path,

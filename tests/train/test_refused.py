@@ -59,6 +59,7 @@ def test_a_setting_that_makes_no_sense_is_named(setting: str, value: object, wha
         ({"resume": "yes"}, "`resume` is 'yes'(?s:.*)\"auto\" goes on"),
         ({"resume": True}, '`resume` is True(?s:.*)"auto" goes on'),
         ({"resume": "auto"}, '`resume="auto"` without a folder'),
+        ({"metrics": BinaryMetrics()}, r"metrics judge what Line\(batch\) gives, and it has no `forward`"),
         ({"model": Line}, r"the class Line was given as a model(?s:.*)hint: Line\("),
         ({"model": MLP}, r"the class MLP was given as a model(?s:.*)MLP\.from_schema\(loader\.schema\)"),
         ({"model": Rows([line_batch()])}, "a Rows was given as a model(?s:.*)torch.nn.Module"),

@@ -12,6 +12,7 @@ from falconet.errors import ConfigError, DataError
 from falconet.train.callbacks import Callback
 from falconet.train.checkpoint import Resume
 from falconet.train.interfaces import Batches, Judges
+from falconet.train.parallel import unwrap
 from falconet.train.runtime import Runtime
 from falconet.train.settings import TrainConfig
 
@@ -34,8 +35,8 @@ def check_trainer(config: object, folder: object, runtime: object, callbacks: ob
             raise ConfigError(f"{callback!r} is no callback", hint="an object of a class of fl.Callback")
 
 
-def check_model(model: object) -> None:
-    """Raise ConfigError for what is no network."""
+def check_model(model: object, metrics: object = None) -> None:
+    """Raise ConfigError for what is no network, or has no predictions for `metrics`."""
     if isinstance(model, type) and issubclass(model, nn.Module):
         name = model.__name__
         make = f"{name}.from_schema(loader.schema)" if hasattr(model, "from_schema") else f"{name}(...)"
@@ -44,6 +45,11 @@ def check_model(model: object) -> None:
         raise ConfigError(
             f"a {type(model).__name__} was given as a model",
             hint="a torch.nn.Module with `loss(batch)`; fit(model, loader, valid)",
+        )
+    if metrics is not None and getattr(type(unwrap(model)), "forward", None) is nn.Module.forward:
+        raise ConfigError(
+            f"metrics judge what {type(model).__name__}(batch) gives, and it has no `forward`",
+            hint="a method `forward(self, batch)` that gives one prediction per row",
         )
 
 

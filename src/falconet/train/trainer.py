@@ -90,8 +90,8 @@ class Trainer:
         SIGUSR1, a snapshot is written and training goes on; on SIGTERM one is written and SystemExit(143) raised, on
         Ctrl-C SystemExit(130). A second Ctrl-C is KeyboardInterrupt, at once.
         """
-        check_model(model)
         check_data(self.config, loader, valid, metrics)
+        check_model(model, metrics)
         check_resume(resume, self.folder)
         fit = _Fit(self, unwrap(model), loader, valid, metrics)
         with closing(fit.recovery):
@@ -100,9 +100,9 @@ class Trainer:
     @explained
     def evaluate(self, model: nn.Module, data: Batches, metrics: Judges | None = None) -> dict[str, float]:
         """The mean loss and the metrics of a model, in float32, each row of all processes counted once."""
-        check_model(model)
         check_loader(data)
         check_metrics(metrics)
+        check_model(model, metrics)
         runtime = self.runtime or Runtime.start()
         bring(data, runtime.device)
         return validate(unwrap(model).to(runtime.device), data, metrics, runtime, nullcontext)

@@ -1,11 +1,13 @@
 """Whole columns as tensors: read from Arrow into tensors allocated beforehand, gathered by row number. Never rows.
 
 Integers become int32 where the stored type fits (int8 … int32, uint8, uint16) and int64 elsewhere, floats float32,
-booleans bool, dates int32 days, timestamps int64 microseconds since 1970 (UTC). A missing list is an empty one.
+booleans bool, dates int32 days, timestamps int64 microseconds since 1970 (UTC). A missing list is an empty one, a
+missing value of a target, which is float32 whatever is stored, is NaN: not known.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,7 @@ from torch import Tensor
 from falconet.batch import Feature, Ragged
 from falconet.errors import DataError, SchemaError
 from falconet.io.footer import from_arrow
-from falconet.schema import Column, Schema
+from falconet.schema import Column, Schema, Tag
 
 _TENSOR_TYPES = {
     torch.int32: {"int8", "int16", "int32", "uint8", "uint16", "date32[day]"},
@@ -107,6 +109,8 @@ class Table:
                     )
                 _copy(self._columns[name][start:stop].view(-1), values, place)
             else:
+                if array.null_count and Tag.TARGET in column.tags and field.dtype == torch.float32:
+                    array = array.cast(pa.float64()).fill_null(math.nan)
                 _copy(self._columns[name][start:stop], array, place)
         self._row = stop
 

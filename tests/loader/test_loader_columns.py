@@ -78,6 +78,17 @@ def test_a_missing_value_in_a_list_is_an_error(one_column: Make) -> None:
         load(one_column({"x": pa.array([[1, None], [2]])}))
 
 
+@pytest.mark.parametrize("kind", ["int8", "bool", "float16", "float32", "float64"])
+def test_a_missing_target_is_not_a_number(one_column: Make, kind: str) -> None:
+    target = Schema((Column(name="x", dtype=kind, tags={"target"}),))
+    plain = pa.array([1, None, 0], pa.int8())
+    stored = plain.cast(pa.float32()) if kind == "float16" else plain
+    path = one_column({"x": stored.cast(pa.bool_() if kind == "bool" else kind)}, target)
+    (batch,) = Loader(path, batch_size=100).batches()
+    assert batch.targets["x"].isnan().tolist() == [False, True, False]
+    assert batch.targets["x"][[0, 2]].tolist() == [1.0, 0.0]
+
+
 def fixed(length: int) -> Schema:
     return Schema((Column(name="x", dtype="int64", list=length, tags={"sequence"}),))
 

@@ -229,3 +229,14 @@ def test_weights_of_lists_that_are_not_there_or_no_lists_are_refused(list_weight
 def test_din_learns_the_weights_of_a_history_itself() -> None:
     with pytest.raises(ConfigError, match="`history` is a history"):
         DIN.from_schema(WEIGHED, replace(DIN.debug(), list_weights={"history": "share"}))
+
+
+def test_a_target_that_is_not_known_adds_nothing_to_loss_or_gradient() -> None:
+    model, batch = MLP.from_schema(EXAMPLE, MLP.debug()).eval(), example_batch()
+    gaps = batch.targets["label"].clone()
+    gaps[::3] = torch.nan
+    known = ~gaps.isnan()
+    losses = model.loss(replace(batch, targets={"label": gaps}))
+    torch.testing.assert_close(losses, model.loss(batch) * known)
+    losses.sum().backward()
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())

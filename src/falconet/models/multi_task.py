@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from falconet.batch import Batch
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
-from falconet.models.ranker import LOSSES, Loss, Ranker, at_least, default_loss, target_of
+from falconet.models.ranker import LOSSES, Loss, Ranker, at_least, default_loss, target_of, where_known
 from falconet.nn.inputs import Inputs, module_key, numbers_of
 from falconet.nn.mlp import MLP
 from falconet.schema import Schema, Tag
@@ -79,13 +79,12 @@ class MultiTask(Ranker):
         found = {}
         for task, prediction_B in self.predictions(batch).items():
             target_B = target_of(batch, task)
-            known_B = ~target_B.isnan()
             loss = LOSSES[self.config.losses.get(task) or self.config.loss or default_loss(self.schema, task)]
-            # A NaN must not reach the loss, whose gradient would be NaN even where it is left out.
-            loss_B = loss(prediction_B, target_B.where(known_B, 0.0)) * self.config.task_weights.get(task, 1.0)
+            loss_B = where_known(loss, prediction_B, target_B) * self.config.task_weights.get(task, 1.0)
             if task in self.config.sample_weights:
-                loss_B = loss_B * numbers_of(batch, self.config.sample_weights[task])
-            found[task] = loss_B.where(known_B, 0.0)
+                weight_B = numbers_of(batch, self.config.sample_weights[task])
+                loss_B = loss_B * weight_B.where(~target_B.isnan(), 0.0)
+            found[task] = loss_B
         return found
 
     def _choose_target(self, schema: Schema) -> str:

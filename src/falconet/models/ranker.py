@@ -60,7 +60,7 @@ class Ranker(Model):
                 hint='AddTags(tags=("target",)) in the workflow',
             )
         loss = LOSSES[self.config.loss or default_loss(self.schema, self.target)]
-        return loss(self(batch), target_of(batch, self.target))
+        return where_known(loss, self(batch), target_of(batch, self.target))
 
     def part(self, setting: str, names: tuple[str, ...] | None) -> Schema:
         """The columns of a part of the model: those that a setting names, or all the model reads."""
@@ -136,6 +136,13 @@ def target_of(batch: Batch, name: str) -> Tensor:
     if name not in batch.targets:
         raise ColumnNotFoundError.of(name, batch.targets, where="the batch's targets")
     return batch.targets[name]
+
+
+def where_known(loss: Callable[[Tensor, Tensor], Tensor], prediction_B: Tensor, target_B: Tensor) -> Tensor:
+    """The losses of the rows; 0 where the target is NaN, that is not known: [B]."""
+    known_B = ~target_B.isnan()
+    # A NaN must not reach the loss, whose gradient would be NaN even where it is left out.
+    return loss(prediction_B, target_B.where(known_B, 0.0)).where(known_B, 0.0)
 
 
 def at_least(config: object, low: int, *names: str) -> None:

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -60,6 +61,38 @@ def test_an_id_that_no_table_has_is_named_with_its_row(
     assert error.value.hint.startswith(
         f"`{column}` is out of this range in 1 of its 32 rows, the first from row 7 of row group 0 of `{folder}"
     )
+
+
+@pytest.mark.parametrize("spoilt", [True, False])
+def test_what_a_gpu_asserts_some_steps_later_is_named(tmp_path: Path, data: Path, spoilt: bool) -> None:
+    class Late(Net):
+        """Tells in the ninth step, as a GPU does, that something was wrong."""
+
+        calls = 0
+
+        def loss(self, batch: Batch) -> Tensor:
+            self.calls += 1
+            if self.calls == 9:
+                raise RuntimeError("CUDA error: device-side assert triggered")
+            items = batch.features["item"]
+            assert isinstance(items, Tensor)
+            return super().loss(replace(batch, features={**batch.features, "item": items.clamp(max=29)}))
+
+    folder = write_rows(tmp_path / "beyond", (320,))
+    table = pq.read_table(folder / "part_0.parquet")
+    columns = {name: table[name].to_pylist() for name in SCHEMA.names}
+    columns["item"][200] = 30 if spoilt else 29
+    pq.write_table(pa.table(columns, schema=table.schema), folder / "part_0.parquet")
+    with pytest.raises((DataError, RuntimeError)) as error:
+        Trainer(config()).fit(Late(), Loader(folder, batch_size=32))
+    if spoilt:
+        assert error.value.args[0] == (
+            "at step 7 of epoch 1: column `item` holds the id 30, its table has the rows 0 to 29"
+        )
+        assert isinstance(error.value, DataError)
+        assert "the first from row 200 of row group" in (error.value.hint or "")
+    else:
+        assert type(error.value) is RuntimeError
 
 
 def test_another_index_error_is_left_alone(data: Path) -> None:

@@ -249,8 +249,10 @@ class _Fit:
     def _read(self) -> None:
         """Take in the sums of the last steps: what they came to, and what any process was asked."""
         place = self.position
-        for behind, (values, rate) in zip(reversed(range(len(self.unread))), self.unread, strict=True):
-            loss, weight, stop, save, failures, learns, norm = values.tolist()
+        with known_ids(self.model, self.loader, place.epoch, place.step - 1):
+            read = [(values.tolist(), rate) for values, rate in self.unread]
+        for behind, (values, rate) in zip(reversed(range(len(read))), read, strict=True):
+            loss, weight, stop, save, failures, learns, norm = values
             self.callbacks.check(failures)
             if not learns:
                 name = type(self.model).__name__

@@ -14,6 +14,8 @@ from falconet.errors import ConfigError, DataError
 from falconet.nn.embedding import Tables
 from falconet.train.interfaces import Batches
 
+_DEVICE_ASSERTS = "device-side assert"
+_BEHIND = 16  # steps, at most, by which a GPU's complaint is heard late
 _CPU_IS_FULL = "can't allocate memory"  # torch's allocator has no class of its own for it
 
 
@@ -59,8 +61,9 @@ def _rows(column: Feature, bad: Tensor) -> list[int]:
 
 
 def _again(loader: Batches, epoch: int, step: int) -> Batch:
-    """The batch of all processes."""
-    with closing(loader.batches(epoch, step)) as batches:
+    """The batch of all processes, on the CPU: a GPU may be what failed."""
+    alone: Callable[[int], Batches] = getattr(loader, "for_worker", lambda workers: loader)
+    with closing(alone(1).batches(epoch, step)) as batches:
         return next(batches)
 
 
@@ -74,23 +77,36 @@ def _where(loader: Batches, epoch: int, step: int, rows: list[int], batch: Batch
 def known_ids(model: nn.Module, loader: Batches, epoch: int, step: int) -> Iterator[None]:
     """Raise DataError where a batch, of a step of an epoch, has ids that the model's tables have no row for.
 
-    On a GPU they are not looked at.
+    On a GPU they are not looked at, as that would wait for the device, which says some steps later, and without a name,
+    that something was wrong. So batches up to this one are read again, on the CPU.
     """
     try:
         yield
     except IndexError as error:
-        batch = _again(loader, epoch, step)
-        for name, cardinality in _cardinalities(model).items():
-            if name not in batch.features:
-                continue
-            values = _values(batch.features[name])
-            rows = _rows(batch.features[name], (values < 0) | (values >= cardinality))
-            if rows:
-                raise DataError(
-                    f"at step {step + 1} of epoch {epoch + 1}: {error}",
-                    hint=f"`{name}` is out of this range in {_where(loader, epoch, step, rows, batch)}",
-                ) from error
+        if (found := _unknown_ids(model, loader, epoch, step)) is not None:
+            raise DataError(f"at step {step + 1} of epoch {epoch + 1}: {error}", hint=found[1]) from error
         raise
+    except RuntimeError as error:
+        if _DEVICE_ASSERTS not in str(error):
+            raise
+        for earlier in range(max(step - _BEHIND, 0), step + 1):
+            if (found := _unknown_ids(model, loader, epoch, earlier)) is not None:
+                raise DataError(f"at step {earlier + 1} of epoch {epoch + 1}: {found[0]}", hint=found[1]) from error
+        raise
+
+
+def _unknown_ids(model: nn.Module, loader: Batches, epoch: int, step: int) -> tuple[str, str] | None:
+    """The first column of a batch that holds ids without a row, in words: what, and where."""
+    batch = _again(loader, epoch, step)
+    for name, cardinality in _cardinalities(model).items():
+        if name not in batch.features:
+            continue
+        values = _values(batch.features[name])
+        bad = (values < 0) | (values >= cardinality)
+        if rows := _rows(batch.features[name], bad):
+            what = f"column `{name}` holds the id {int(values[bad][0])}, its table has the rows 0 to {cardinality - 1}"
+            return what, f"`{name}` is out of this range in {_where(loader, epoch, step, rows, batch)}"
+    return None
 
 
 def _cardinalities(model: nn.Module) -> dict[str, int]:

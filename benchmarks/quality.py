@@ -30,6 +30,7 @@ from results import Record, append, entries, measured, of, read
 
 from falconet.config import config_hash
 from falconet.metrics.compare import difference, interval
+from falconet.progress import set_quiet
 from falconet.recipe.config import recipe_of
 from falconet.recipe.run import run as run_recipe
 
@@ -147,6 +148,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="seed 0 of the closed forms, nothing from elsewhere")
     parser.add_argument("--json", action="store_true", help="the figures as JSON, on the last line")
     options = parser.parse_args()
+    set_quiet(True)
     data = options.data or Path(os.environ.get("FALCONET_DATA", ".")) / "ml-latest-small"
     seeds = [0] if options.quick else options.seeds
     names = ["Popular", "EASE", "ItemKNN"] if options.quick else options.models

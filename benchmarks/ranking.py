@@ -35,6 +35,7 @@ from falconet import ColumnSelector, Dataset, Shuffle, Workflow, ops
 from falconet.config import config_hash
 from falconet.etl.split import write_split
 from falconet.metrics.binary import BinaryMetrics
+from falconet.progress import set_quiet
 from falconet.recipe.config import recipe_of
 from falconet.recipe.run import run as run_recipe
 
@@ -217,6 +218,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="seed 0 of bias only and MLP, nothing from elsewhere")
     parser.add_argument("--json", action="store_true", help="the figures as JSON, on the last line")
     options = parser.parse_args()
+    set_quiet(True)
     data = options.data or Path(os.environ.get("FALCONET_DATA", ".")) / "ml-latest-small"
     seeds = [0] if options.quick else options.seeds
     chosen = entries("ranking.toml", "models", ["bias only", "MLP"] if options.quick else options.models)

@@ -24,7 +24,7 @@ from falconet.evaluation.report import read_report
 from falconet.evaluation.tables import read_users
 from falconet.io.artifact import read_artifact, read_manifest
 from falconet.io.footer import read_schema, row_groups
-from falconet.models import MODELS
+from falconet.models import EASE, MODELS
 from falconet.models.store import load_model
 from falconet.progress import set_quiet
 from falconet.recipe import stages
@@ -211,7 +211,24 @@ def test_a_retriever_in_closed_form_is_fitted_evaluated_and_served(recipe: Recip
     run(replace(recipe, retriever=(RetrieverConfig(model="EASE", batch_size=512),)), work)
     models = read_report(work / "report.json")["models"]
     assert models["retriever"]["ranking"]["ndcg@10"]["value"] > models["Popular"]["ranking"]["ndcg@10"]["value"]
-    assert len(Recommender(load_bundle(work / "bundle")).recommend(1, k=3).items) == 3
+    recommender = Recommender(load_bundle(work / "bundle"))
+    files = {file.name: file.stat().st_size for file in (work / "bundle").rglob("*") if file.is_file()}
+    assert files["retriever.safetensors"] < 8 * 120 + 200  # codes alone, no vector for each item
+    answer = recommender.recommend(1, k=3)
+    assert len(answer.items) == 3
+    model, codes = load_model(work / "runs/retriever/model"), recommender.bundle.engine.catalogue.codes
+    assert isinstance(model, EASE)
+    ids = recommender.bundle.engine.catalogue.ids
+    first = ids.row(answer.items[0].item_id)
+    met = [row for item in answer.history if (row := ids.row(item.item_id)) is not None]
+    pulls = model.weights[codes[met], codes[first]]
+    assert answer.items[0].because == ids.values[met[int(pulls.argmax())]]
+    near = recommender.similar(answer.items[0].item_id, k=5)
+    rows = [ids.row(item.item_id) for item in near]
+    assert rows == model.weights[codes, codes[first]].sort(descending=True, stable=True).indices[:5].tolist()
+    assert 1 >= near[0].similarity >= near[-1].similarity > 0
+    diverse = recommender.recommend(1, k=3, diversity=1.0)
+    assert [item.item_id for item in diverse.items] != [item.item_id for item in answer.items]
 
 
 def test_the_demo_ends_with_what_to_try_next(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def test_one_source_gives_its_own_list() -> None:
 def test_lists_become_one_by_their_places_and_all_score_all(second: type) -> None:
     found = Sources([exact("a", FIRST), second("b", SECOND)]).search(NOBODY, 3)  # 3 4 5 and 5 7 6
     assert found.codes.tolist() == [[5, 3, 4]]  # 1/63 + 1/61, then 1/61, then 1/62, a tie with 7 that the code decides
-    expected = [1 / 63 + 1 / 61, 1 / 61, 1 / 62]
+    expected = [61 / 2 * share for share in (1 / 63 + 1 / 61, 1 / 61, 1 / 62)]
     assert found.scores[0].tolist() == pytest.approx(expected, rel=1e-6)
     assert found.of_sources[0].tolist() == [pytest.approx(x) for x in ([3.0, 0.9], [5.0, 0.1], [4.0, 0.2])]
     assert found.places.tolist() == [[[3, 1], [1, 4], [2, 4]]]  # 4: not among the 3 it was asked for
@@ -89,8 +89,8 @@ def test_fusion_equals_counting_by_hand(orders: list[list[int]], k: int) -> None
     total: dict[int, float] = {}
     for order, weight in zip(orders, weights, strict=True):
         for place, code in enumerate(order[:4], 1):
-            total[code] = total.get(code, 0.0) + weight / (60 + place)
-    best = sorted(total, key=lambda code: (-total[code], code))[:k]
+            total[code] = total.get(code, 0.0) + weight * 61 / (60 + place) / sum(weights)
+    best = sorted(total, key=lambda code: (-round(total[code], 7), code))[:k]
     kept = codes[0][codes[0] >= 0].tolist()
     assert kept == best
     assert scores[0][: len(best)].tolist() == pytest.approx([total[code] for code in best])

@@ -83,7 +83,8 @@ class Sources:
     """Retrievers that answer together.
 
     Several lists become one by reciprocal rank fusion: an item's score is the sum over the sources that name it of
-    weight / (60 + place), ties by ascending code. So no item comes twice, and every list gives its share.
+    weight · 61 / (60 + place), divided by the sum of all weights, so 1 for the first of every list; ties by ascending
+    code. No item comes twice, and every list gives its share.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -125,12 +126,13 @@ class Sources:
 def fuse(lists: Sequence[Tensor], weights: Sequence[float], k: int) -> tuple[Tensor, Tensor]:
     """Codes and merged scores of the best k items of several lists of codes [R, K], by reciprocal rank fusion.
 
-    Code -1 and score -inf where the lists have fewer than k items together. Scores are float32, added up in float64 in
-    the order of the lists.
+    Code -1 and score -inf where the lists have fewer than k items together. Scores are added up in float64 and rounded
+    to float32, so that the order of the lists does not tell equal ones apart.
     """
+    full = sum(weights) / (FUSION + 1)
     share_L = torch.cat(
         [
-            weight / (FUSION + 1 + torch.arange(x.shape[1], dtype=torch.float64))
+            weight / full / (FUSION + 1 + torch.arange(x.shape[1], dtype=torch.float64))
             for x, weight in zip(lists, weights, strict=True)
         ]
     ).to(lists[0].device)
@@ -141,10 +143,10 @@ def fuse(lists: Sequence[Tensor], weights: Sequence[float], k: int) -> tuple[Ten
     item_RL = new_RL.long().cumsum(1) - 1  # equal codes stand side by side: the same place for all of them
     total_RL = torch.zeros_like(share_RL).scatter_add_(1, item_RL, share_RL)
     found_RL = torch.full_like(codes_RL, -1).scatter_(1, item_RL, codes_RL)
-    total_RL.masked_fill_(found_RL < 0, -torch.inf)
-    best_RL, places_RL = total_RL.sort(dim=1, descending=True, stable=True)  # stable: ties stay by code
+    scores_RL = total_RL.float().masked_fill_(found_RL < 0, -torch.inf)
+    best_RL, places_RL = scores_RL.sort(dim=1, descending=True, stable=True)  # stable: ties stay by code
     width = min(k, best_RL.shape[1])
-    return found_RL.gather(1, places_RL[:, :width]), best_RL[:, :width].float()
+    return found_RL.gather(1, places_RL[:, :width]), best_RL[:, :width]
 
 
 def _places(codes_RK: Tensor, list_RK: Tensor) -> Tensor:

@@ -153,7 +153,9 @@ def test_equal_figures_are_equal_bytes(tastes: Path, trained: tuple[TwoTower, ML
 
 
 def test_pairs_are_looked_at_one_after_the_other(tastes: Path, trained: tuple[TwoTower, MLP, Path]) -> None:
+    trained[0].train()
     report = evaluate(tastes, ((name, trained[0]) for name in ("first", "EASE")), EvaluationConfig(k=5))
+    assert all(module.training for module in trained[0].modules())  # as it was
     assert list(report["models"]) == ["Popular", "EASE", "first"]
     assert "ranker" not in report
     assert report["models"]["EASE"]["ranking"] == report["models"]["first"]["ranking"]

@@ -6,6 +6,7 @@ Popular and EASE are always among what is compared: a model that does not beat t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from falconet.io.footer import row_groups
 from falconet.metrics.compare import difference
 from falconet.metrics.ranking import Divisor
 from falconet.models.base import Model, Retriever
+from falconet.nn.modes import evaluating
 from falconet.progress import note
 from falconet.schema import Tag
 
@@ -86,9 +88,10 @@ def evaluate(
     def measure(name: str, model: Retriever | Recommends) -> None:
         if name in judged:
             raise ConfigError(f"two models are called `{name}`", hint="the name `Popular` is taken")
-        shows = Retrieval(model, items) if isinstance(model, Retriever) else model
-        judged[name] = judge.judge(shows, name)
-        examples.add(name, shows)
+        with evaluating(model) if isinstance(model, Retriever) else nullcontext():
+            shows = Retrieval(model, items) if isinstance(model, Retriever) else model
+            judged[name] = judge.judge(shows, name)
+            examples.add(name, shows)
 
     measure("Popular", popular(items))
     for name, model in models.items() if isinstance(models, Mapping) else models:
@@ -128,7 +131,8 @@ def evaluate(
     if config.published:
         report["published"] = dict(config.published)
     if ranker is not None and candidates is not None:
-        report["ranker"] = classification(ranker, Path(candidates), items.schema.one(Tag.ITEM, Tag.ID).name)
+        with evaluating(ranker):
+            report["ranker"] = classification(ranker, Path(candidates), items.schema.one(Tag.ITEM, Tag.ID).name)
     return {**report, "examples": examples.plain(), "key": key}
 
 

@@ -6,8 +6,8 @@ Shapes: R rows of this process.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, closing
 from itertools import islice
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from falconet.batch import Batch
 from falconet.errors import ColumnNotFoundError, ConfigError, suggest
 from falconet.nn.collective import counts, gather
+from falconet.nn.modes import evaluating
 from falconet.train.checkpoint import Figures
 from falconet.train.interfaces import Batches, Judges, Metrics
 from falconet.train.parallel import Objective
@@ -53,7 +54,7 @@ def validate(
     total = torch.zeros(2, dtype=torch.float64, device=runtime.device)
     by_target: Mapping[str, Metrics] = _by_target(metrics)
     states: dict[str, list[dict[str, Tensor]]] = {target: [] for target in by_target}
-    with _judged(model), closing(valid.batches(0, 0, runtime.rank, runtime.world)) as batches:
+    with evaluating(model), closing(valid.batches(0, 0, runtime.rank, runtime.world)) as batches:
         for step, batch in enumerate(b.to(runtime.device) for b in islice(batches, steps)):
             with in_words(batch.rows, runtime.device), known_ids(model, valid, 0, step), autocast():
                 total += sums(objective(batch), batch)
@@ -69,18 +70,6 @@ def validate(
     # One process's word is all processes' word: none may stop while others go on.
     shared: Figures = runtime.broadcast(figures)
     return shared
-
-
-@contextmanager
-def _judged(model: nn.Module) -> Iterator[None]:
-    """Within the block a model is in evaluation mode; after it, each layer in its own."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def is_better(monitor: str, figures: Figures, best: Figures | None) -> bool:

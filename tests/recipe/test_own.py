@@ -16,6 +16,7 @@ from falconet.io.footer import read_schema
 from falconet.models import MODELS
 from falconet.models.store import load_model
 from falconet.plugins import load_modules
+from falconet.progress import set_quiet
 from falconet.recipe.config import Recipe, read_recipe
 from falconet.recipe.run import run
 from falconet.serve.recommender import Recommender
@@ -150,6 +151,21 @@ def test_users_and_own_parts_reach_the_models_the_bundle_and_its_answers(shop: P
         assert len(recommender.recommend(who, k=5).items) == 5
     reasons = [item.reason for item in recommender.recommend("u1", k=5).items]
     assert any(reason.startswith("Because you chose Product") for reason in reasons)
+
+
+def test_a_module_whose_code_was_changed_makes_what_it_made_anew(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_quiet(False)
+    run(recipe(shop), shop / "work", only="prepare")
+    run(recipe(shop), shop / "work", only="prepare")
+    assert "prepare: unchanged, skipped" in capsys.readouterr().err
+    (shop / "shop_parts.py").write_text(PARTS.replace("2.0**", "4.0**"))
+    sys.modules.pop("shop_parts")
+    for registry, name in ((OPS, "Halve"), (MODELS, "ByAge")):
+        registry._classes.pop(name)
+    run(recipe(shop), shop / "work", only="prepare")
+    assert "prepare: done" in capsys.readouterr().err
 
 
 def test_a_bundle_with_a_model_of_ones_own_says_what_is_missing(shop: Path) -> None:

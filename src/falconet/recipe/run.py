@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from falconet.config import config_hash, to_plain
 from falconet.errors import ArtifactError, DataError
 from falconet.io.artifact import MANIFEST, clean, is_complete, read_manifest
+from falconet.plugins import fingerprint, load_modules
 from falconet.progress import note
 from falconet.recipe.config import Recipe
 from falconet.recipe.lock import locked
@@ -47,6 +48,7 @@ def run(recipe: Recipe, work: str | Path, *, only: str | None = None) -> dict[st
     """
     from falconet.recipe.check import check
 
+    load_modules(recipe.modules)
     check(recipe)
     work = Path(work)
     return _run([step for step in steps(recipe, work) if only in (None, step.stage)], work)
@@ -89,7 +91,8 @@ def _run_step(step: Step, place: str) -> None:
 
 
 def _settings(recipe: Recipe, *names: str) -> Mapping[str, Any]:
-    return {"seed": recipe.seed, **{name: to_plain(getattr(recipe, name)) for name in names}}
+    own = {"modules": fingerprint(recipe.modules)} if recipe.modules else {}
+    return {"seed": recipe.seed, **own, **{name: to_plain(getattr(recipe, name)) for name in names}}
 
 
 def _key(step: str, reads: Mapping[str, Any], *inputs: str) -> str:

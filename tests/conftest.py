@@ -6,14 +6,23 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from selenium import webdriver
 
 settings.register_profile("falconet", deadline=None)  # a busy machine is not a wrong answer
 settings.load_profile("falconet")
 
 pytest_plugins = ["falconet.testing.executors"]
+
+BROWSER = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1300,1000",
+)  # fmt: skip
 
 
 def need(name: str, present: bool, why: str = "") -> None:
@@ -56,3 +65,19 @@ def chromium() -> tuple[str, str]:
     assert browser is not None
     assert driver is not None
     return browser, driver
+
+
+@pytest.fixture(scope="session")
+def driver(chromium: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    """A browser without a window, for all tests that look at a page."""
+    from selenium import webdriver
+
+    browser, driver = chromium
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in (*BROWSER, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield chrome
+    chrome.quit()

@@ -19,11 +19,6 @@ from falconet.serve.recommender import Recommender
 from falconet.serve.serving import Serving
 from serving_world import World
 
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1300,1000",
-)  # fmt: skip
-
 
 class Server:
     """The application at an address, in a thread of the test."""
@@ -81,19 +76,6 @@ def server(recommender: Recommender) -> Iterator[Server]:
     server.stop()
 
 
-@pytest.fixture(scope="module")
-def driver(chromium: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    browser, driver = chromium
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield chrome
-    chrome.quit()
-
-
 @pytest.fixture
 def page(driver: webdriver.Chrome, server: Server) -> Page:
     """The page as somebody finds it who comes for the first time: every server has an address of its own."""
@@ -140,7 +122,7 @@ def test_buttons_and_keys_of_a_card_are_events_and_a_hidden_item_stays_away(page
     page.waits_for_history(3)
     assert not {hidden, watched, liked} & set(page.cards())
     kinds = [element.text for element in page.all("#past-list small")]
-    assert kinds == ["liked", "watched", "liked"]
+    assert kinds == ["liked", "chose", "liked"]
 
 
 def test_a_known_user_is_chosen_by_sample_or_by_search(page: Page, world: World) -> None:

@@ -70,7 +70,7 @@ def evaluate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare models with Popular and EASE on the test rows; write report.json.
+    """Compare models with Popular and EASE on the test rows; write report.json and report.html.
 
     With RECIPE, what was trained by it and what it names under `[[compare]]`. With --protocol and --data, the
     protocol's own models on those ratings, beside the figures that others published for it.

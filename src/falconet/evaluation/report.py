@@ -1,4 +1,4 @@
-"""report.json: written with equal bytes for equal figures, and shown as a table."""
+"""report.json: written with equal bytes for equal figures, shown as a table and as a page."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from rich.table import Table
 
 from falconet.errors import ArtifactError, ConfigError, suggest
 from falconet.evaluation.evaluate import FORMAT
+from falconet.evaluation.page import page_text
 from falconet.io.artifact import write_file
 
 WIDTH = 120  # columns of the table where the terminal does not say
 
 
 def write_report(report: Mapping[str, Any], path: str | Path) -> None:
-    """Write a report whole or not at all."""
+    """Write a report whole or not at all, after its page: the same name with `.html`."""
+    write_file(Path(path).with_suffix(".html"), page_text(report).encode())
     write_file(path, (json.dumps(report, indent=1) + "\n").encode())
 
 

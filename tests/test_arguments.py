@@ -8,10 +8,12 @@ from typing import Any
 
 import polars as pl
 import pytest
+from torch import nn
 
 import falconet as fl
 from falconet.arguments import explained
 from falconet.errors import ConfigError, FalconetError
+from falconet.loader.transforms import Negatives, Padding, SampleWeights
 from falconet.models import MODELS
 from falconet.schema import Schema
 from falconet.testing.models import EXAMPLE
@@ -71,6 +73,16 @@ def test_an_error_within_stays_what_it_is() -> None:
         (lambda: fl.Loader("nowhere", batch_size=2, columns="user"), r"`columns` is 'user'(?s:.*)columns=\['user'\]"),
         (lambda: fl.Loader("nowhere", batch_size=2, transforms=len), "`transforms` is <built-in"),
         (lambda: fl.Loader(pl.DataFrame({"a": [1]}), batch_size=2), "a Loader reads files(?s:.*)to_parquet"),
+        (lambda: fl.nn.Supervised(nn.Linear(1, 1)), "Supervised needs `loss`"),
+        (lambda: fl.nn.Supervised("net", len), "Supervised was given 'net' as a network"),
+        (lambda: fl.nn.Supervised(nn.Linear(1, 1), "mse"), "Supervised was given 'mse' as a loss(?s:.*)MSELoss"),
+        (lambda: fl.TensorBoard(), "TensorBoard needs `folder`"),
+        (lambda: fl.MLflow("name", trackin_uri="x"), "MLflow has no `trackin_uri`"),
+        (lambda: fl.Runtime.start(2), r"Runtime\.start was given 1 values(?s:.*)device"),
+        (lambda: Padding(length=3), "Padding has no `length`(?s:.*)`lengths`"),
+        (lambda: Padding(lengths=3), r"`Padding\.lengths` must be"),
+        (lambda: Negatives(column="item", count="3"), "Negatives `count` is '3'"),
+        (lambda: SampleWeights(), "SampleWeights needs `function`"),
         (lambda: fl.MapLoader([(1, 2)], batch=2), "MapLoader has no `batch`(?s:.*)`batch_size`"),
         (lambda: fl.MapLoader([(1, 2)], batch_size=2, shuffle="yes"), "`shuffle` must be True or False, not 'yes'"),
     ],
@@ -78,6 +90,12 @@ def test_an_error_within_stays_what_it_is() -> None:
 def test_common_mistakes_are_explained(call: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         call()
+
+
+def test_rows_that_are_no_pairs_are_refused_also_where_a_batch_has_two() -> None:
+    model = fl.nn.Supervised(nn.Linear(1, 1), nn.MSELoss(reduction="none"))
+    with pytest.raises(FalconetError, match=r"the rows of list are not pairs \(X, y\)"):
+        fl.Trainer(fl.TrainConfig()).fit(model, fl.MapLoader([1, 2, 3], batch_size=2))
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -29,6 +29,12 @@ def explained(call: Callable[P, T]) -> Callable[P, T]:
     return checked
 
 
+def explained_class(kind: type[T]) -> type[T]:
+    """A class whose constructor does so."""
+    kind.__init__ = explained(kind.__init__)  # type: ignore[method-assign]
+    return kind
+
+
 def _unfit(call: Callable[..., Any], signature: inspect.Signature, args: Any, kwargs: Any) -> ConfigError | None:
     """What is wrong with the arguments of a call, None where they fit."""
     try:

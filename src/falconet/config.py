@@ -14,7 +14,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from falconet.arguments import explained
+from falconet.arguments import explained_class
 from falconet.errors import ConfigError, suggest
 
 T = TypeVar("T")
@@ -62,8 +62,8 @@ def with_types(settings: type[T]) -> type[T]:
         given = {k: _convert(hints[k], x, f"{name}.{k}") if k in hints else x for k, x in kwargs.items()}
         made(self, *args, **given)
 
-    settings.__init__ = explained(init)  # type: ignore[method-assign]
-    return settings
+    settings.__init__ = init  # type: ignore[method-assign]
+    return explained_class(settings)
 
 
 def config_hash(value: Any) -> str:

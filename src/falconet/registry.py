@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from falconet.arguments import explained
+from falconet.arguments import explained_class
 from falconet.errors import ConfigError, suggest
 
 T = TypeVar("T")
@@ -38,8 +38,7 @@ class Registry(Mapping[str, type[T]]):
                 raise ConfigError(
                     f"{self.kind} `{key}` is registered twice: by {known.__module__} and {cls.__module__}"
                 )
-            cls.__init__ = explained(cls.__init__)  # type: ignore[method-assign]
-            self._classes[key] = cls
+            self._classes[key] = explained_class(cls)
             return cls
 
         return add

@@ -147,7 +147,7 @@ class MapLoader:
         return x[:0], y[:0]
 
     def _pair(self, pair: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        if len(pair) != 2 or not all(isinstance(x, Tensor) for x in pair):
+        if isinstance(pair, Tensor) or len(pair) != 2 or not all(isinstance(x, Tensor) for x in pair):
             raise DataError(
                 f"the rows of {type(self.dataset).__name__} are not pairs (X, y) of tensors or numbers",
                 hint="a data set or a `collate` that gives such pairs",

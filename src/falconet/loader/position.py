@@ -18,6 +18,8 @@ MOVES = ("epoch", "step")
 
 def check_same(saved: Mapping[str, Any], ours: Mapping[str, Any], path: Path) -> None:
     """Raises ConfigError where a setting would change rows or their order, DataError for other data than at `path`."""
+    if not isinstance(saved, Mapping):
+        raise ConfigError(f"a saved position is no {type(saved).__name__}", hint="what `state_dict()` gave")
     if saved.get("format") != FORMAT:
         raise ConfigError(
             f"the saved position has format {saved.get('format')}, this version reads {FORMAT}", hint="start anew"

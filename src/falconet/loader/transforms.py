@@ -18,7 +18,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from falconet.arguments import explained_class
 from falconet.batch import Batch, Feature, Ragged
+from falconet.config import with_types
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.schema import Column, Schema, Tag
 
@@ -76,6 +78,7 @@ class Function(Transform):
         return made
 
 
+@explained_class
 @dataclass(frozen=True)
 class SampleWeights(Transform):
     """Weights of rows for the loss, from `function(batch)`: finite numbers [R] of at least 0.
@@ -96,6 +99,7 @@ class SampleWeights(Transform):
         return replace(batch, weights=weights_R if batch.weights is None else weights_R * batch.weights)
 
 
+@with_types
 @dataclass(frozen=True, kw_only=True)
 class Padding(Transform):
     """Lists of any length to one length, `lengths` by column.
@@ -139,6 +143,7 @@ class Padding(Transform):
         return Schema(tuple(replace(c, list=self.lengths[c.name]) if c.name in self.lengths else c for c in schema))
 
 
+@explained_class
 @dataclass(frozen=True, kw_only=True)
 class Negatives(Transform):
     """`count` other values of an id column for every row, equally likely, as the feature `name` [R, count].
@@ -154,6 +159,9 @@ class Negatives(Transform):
     codes: range | None = None  # from which to draw; by default those the schema tells
 
     def __post_init__(self) -> None:
+        for name in ("count", "stream"):
+            if type(getattr(self, name)) is not int:
+                raise ConfigError(f"Negatives `{name}` is {getattr(self, name)!r}", hint="a whole number")
         if self.count < 1 or self.stream < 1:
             raise ConfigError(f"Negatives with `count` {self.count} and `stream` {self.stream}", hint="both at least 1")
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from falconet.arguments import explained_class
 from falconet.batch import Batch, Feature
 from falconet.errors import ConfigError, DataError, SchemaError
 from falconet.loader.transforms import Place, Transform, feature
@@ -22,6 +23,7 @@ from falconet.nn.vector_file import open_vectors
 from falconet.schema import Column, Schema, Tag
 
 
+@explained_class
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PretrainedVectors(Transform):
     """Adds the vector of each row's id: the feature `name` [R, D], float32.

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
+from falconet.arguments import explained
 from falconet.batch import Batch
 from falconet.errors import ConfigError
 
@@ -22,10 +23,17 @@ class Supervised(nn.Module):
     names they have in the network.
     """
 
+    @explained
     def __init__(
         self, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], *, x: str = "x", y: str = "y"
     ) -> None:
         super().__init__()
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"Supervised was given {module!r} as a network", hint="a torch.nn.Module")
+        if not callable(loss):
+            raise ConfigError(
+                f"Supervised was given {loss!r} as a loss", hint='such as torch.nn.MSELoss(reduction="none")'
+            )
         reduction = getattr(loss, "reduction", "none")
         if reduction != "none":
             raise ConfigError(

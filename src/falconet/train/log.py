@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from falconet.arguments import explained
 from falconet.errors import ConfigError
 from falconet.train.callbacks import Callback
 
@@ -16,6 +17,7 @@ class TensorBoard(Callback):
 
     main_only = True
 
+    @explained
     def __init__(self, folder: str | Path, *, every: int = 10) -> None:
         self._folder, self._every = Path(folder), _at_least_one(every)
         self._writer: Any = None
@@ -48,6 +50,7 @@ class MLflow(Callback):
 
     main_only = True
 
+    @explained
     def __init__(self, experiment: str, *, run: str | None = None, every: int = 10) -> None:
         self._experiment, self._run, self._every = experiment, run, _at_least_one(every)
         self._mlflow: Any = None

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+from falconet.arguments import explained
 from falconet.errors import ConfigError, DistributedError, FalconetError
 from falconet.progress import note
 from falconet.train.meeting import find, hold, interface_to
@@ -41,6 +42,7 @@ class Runtime:
     owns_group: bool = False
 
     @classmethod
+    @explained
     def start(cls, *, device: str | None = None, timeout_s: float = 1800.0) -> Runtime:
         """Join the processes that a launcher started, or stand alone.
 

@@ -112,8 +112,6 @@ class Padding(Transform):
     keep: Literal["first", "last"] = "first"
 
     def __post_init__(self) -> None:
-        if self.keep not in ("first", "last"):
-            raise ConfigError(f"`keep` must be first or last, not {self.keep!r}")
         for name, length in self.lengths.items():
             if length < 1:
                 raise ConfigError(f"the length of `{name}` is {length}", hint="at least 1")

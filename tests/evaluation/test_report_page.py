@@ -161,6 +161,7 @@ def window(driver: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
     driver.get_log("browser")
     yield driver
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -183,6 +184,16 @@ def test_it_reads_well_on_a_phone_and_a_desk(work: Path, window: webdriver.Chrom
     assert smallest > 7, "the letters of a chart"
     assert window.get_log("browser") == []
     assert window.save_screenshot(str(tmp_path / f"report-{width}.png"))
+
+
+def test_printed_nothing_is_cut_off_or_closed(work: Path, window: webdriver.Chrome) -> None:
+    paper = {"width": 720, "height": 1000, "deviceScaleFactor": 1, "mobile": False}  # A4 without its margins
+    window.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", paper)
+    window.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    window.get((work / "report.html").as_uri())
+    assert window.execute_script("return document.documentElement.scrollWidth") <= 720
+    lists = window.execute_script("return [...document.querySelectorAll('.lists')].map(e => e.checkVisibility())")
+    assert lists == [True] * 3
 
 
 def test_bars_are_as_long_as_their_figures(work: Path, report: dict[str, Any], window: webdriver.Chrome) -> None:

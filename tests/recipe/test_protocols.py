@@ -105,6 +105,29 @@ def test_vae_holds_out_users_with_a_fifth_of_what_they_liked(folder: Path, tmp_p
         assert sorted(train[user]) == sorted(liked[user])
 
 
+def test_cold_users_are_known_by_their_first_five_rows(folder: Path, tmp_path: Path) -> None:
+    found = parts("cold-users", folder, tmp_path, "split.held_out=0.3")
+    whole, train, known = of_users(ROWS), of_users(found["train"]), of_users(found["known"])
+    assert set(train) | set(known) == set(whole)
+    assert not set(train) & set(known)
+    for user in known:
+        in_time = sorted(whole[user], key=lambda row: row[3])  # ties stand in file order
+        assert Counter(known[user]) == Counter(in_time[:5])
+        assert Counter(of_users(found["test"])[user]) == Counter(in_time[5:])
+    table = pl.read_parquet(tmp_path / "features/held_out/*.parquet")
+    assert table["history"].list.len().max() == 5
+    assert table["relevant"].list.len().sum() + table["relevant_unknown"].sum() == len(found["test"])
+
+
+def test_strangers_without_times_are_known_by_the_first_rows_of_the_file(folder: Path, tmp_path: Path) -> None:
+    without = ["split.held_out=0.3", "columns.time=''", "prepare.history='others'"]
+    prepare(protocol_recipe("cold-users", folder, without), tmp_path, step="step")
+    known = pl.read_parquet(tmp_path / "split/known/*.parquet").sort("row").select("userId", "movieId").rows()
+    assert {len(rows) for rows in of_users(known).values()} <= {4, 5}
+    for user, rows in of_users(known).items():
+        assert rows == [row[:2] for row in of_users(ROWS)[user][:5]]
+
+
 def test_strangers_have_what_is_known_of_them(folder: Path, tmp_path: Path) -> None:
     found = parts("vae", folder, tmp_path, "split.held_out=0.3")
     items = pl.read_parquet(tmp_path / "features/items/*.parquet")
@@ -181,10 +204,21 @@ def test_held_out_users_are_evaluated(folder: Path, tmp_path: Path) -> None:
     assert report["models"]["EASE"]["ranking"]["ndcg@100"]["value"] > 0
 
 
+def test_cold_users_are_evaluated_by_models_that_read_a_history(folder: Path, tmp_path: Path) -> None:
+    overrides = ["split.held_out=0.3", "compare=[{model='ItemKNN'}, {model='MultVAE', train={epochs=2}}]"]
+    report = compare(protocol_recipe("cold-users", folder, overrides), tmp_path / "work")
+    assert list(report["models"]) == ["Popular", "EASE", "ItemKNN", "MultVAE"]
+    segments = report["segments"]["users"].values()
+    assert max(one["seen"][1] for one in segments if one["users"]) == 5
+    value = {name: model["ranking"]["recall@10"]["value"] for name, model in report["models"].items()}
+    assert value["ItemKNN"] > 1.5 * value["Popular"]  # two tastes: five rows say which
+
+
 def test_the_models_of_every_protocol_are_there(folder: Path) -> None:
     for name in PROTOCOLS:
         recipe = protocol_recipe(name, folder)
-        assert [one.name for one in recipe.compare] == ["ItemKNN", "SAR", "IALS" if name == "vae" else "BPR"]
+        last = "IALS" if recipe.split.kind == "users" else "BPR"
+        assert [one.name for one in recipe.compare] == ["ItemKNN", "SAR", last]
 
 
 def recipe(**tables: Any) -> Recipe:
@@ -198,6 +232,8 @@ def recipe(**tables: Any) -> Recipe:
         ({"protocol": "vae", "split": {"ratio": 0.5}}, "`split.ratio` is 0.5, the protocol `vae` says 0.8"),
         ({"evaluate": {"metrics": ["ndcg"]}}, "(?s)`evaluate.metrics` has `ndcg`.*like `ndcg@10`"),
         ({"split": {"held_out": 1.0}}, "`split.held_out` is 1.0"),
+        ({"split": {"kind": "users", "known": 0}}, "(?s)`split.known` is 0.*at least 1"),
+        ({"split": {"known": 3}}, '(?s)`split.known` is 3, `split.kind` is `random`.*kind = "users"'),
         ({"split": {"min_items": 0}}, "`split.min_items` is 0"),
         ({"compare": [{"model": "EASEE"}]}, r"(?s)`recipe.compare\[0\].model` is `EASEE`.*did you mean `EASE`"),
         ({"compare": [{"model": "DLRM"}]}, r"`recipe.compare\[0\].model` is `DLRM`, which is no retriever"),

@@ -60,13 +60,14 @@ class SplitConfig:
     """What is kept for the test. `random` keeps `ratio` of each user's rows for training, `leave_last` all but one.
 
     `stratified` keeps `ratio` of each item's rows, `users` everything of most users, and of those that are held out
-    `ratio` of the rows is what is known of them.
+    `ratio` of the rows is what is known of them, or the first `known` ones.
     """
 
     kind: Literal["random", "leave_last", "time", "stratified", "users"] = "random"
     ratio: float = 0.8
     seed: int = 0
     held_out: float = 0.1  # users: share of the users
+    known: int | None = None  # users: rows of a held-out user, the first ones in time, that are known; None: by `ratio`
     min_rating: float | None = None  # rows of lower ratings are left out
     min_items: int = 1  # users of fewer rows are left out
 
@@ -75,6 +76,11 @@ class SplitConfig:
             raise ConfigError(f"`split.ratio` is {self.ratio}", hint="a share between 0 and 1, like 0.8")
         if not 0 < self.held_out < 1:
             raise ConfigError(f"`split.held_out` is {self.held_out}", hint="a share of the users, like 0.1")
+        if self.known is not None and (self.known < 1 or self.kind != "users"):
+            raise ConfigError(
+                f"`split.known` is {self.known}, `split.kind` is `{self.kind}`",
+                hint='at least 1, with kind = "users", which holds out whole users',
+            )
         if self.min_rating is not None and not math.isfinite(self.min_rating):
             raise ConfigError(f"`split.min_rating` is {self.min_rating}", hint="a rating, like 4.0")
         if self.min_items < 1:

@@ -41,6 +41,7 @@ _NEIGHBOURS = (
     {"model": "ItemKNN"},
     {"name": "SAR", "model": "ItemKNN", "config": {"similarity": "jaccard", "neighbours": None}},
 )
+_OF_STRANGERS = (*_NEIGHBOURS, {"model": "IALS"})  # a model of known users alone could not say anything
 _BPR = {
     "name": "BPR",
     "model": "MF",
@@ -104,6 +105,12 @@ PROTOCOLS: Mapping[str, Protocol] = {
             ),
         ),
     ),
+    "cold-users": Protocol(
+        about="a tenth of the users is held out; their first five rows are known, all later ones are the test",
+        fixed={"split": {"kind": "users", "known": 5}},
+        start=_EARLIER,
+        models=_OF_STRANGERS,
+    ),
     "vae": Protocol(
         about="ratings from 4, users with five or more; whole users are held out, a fifth of their rows is the test",
         fixed={
@@ -111,7 +118,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
             "evaluate": {"k": 100, "recall_by": "min_k"},
         },
         start={**_OTHERS, "evaluate": {"metrics": ["ndcg@100", "recall@20", "recall@50"]}},
-        models=(*_NEIGHBOURS, {"model": "IALS"}),  # a model of known users alone could not say anything
+        models=_OF_STRANGERS,
         published=Published(
             data="MovieLens-20M",
             source="Steck, WWW 2019; Liang et al., WWW 2018; Shenbin et al., WSDM 2020",

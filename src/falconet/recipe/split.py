@@ -74,8 +74,7 @@ def _hold_out_users(data: Dataset, columns: ColumnsConfig, config: SplitConfig, 
     users = rows.select(user.unique().sort()).collect()
     number = min(max(round(len(users) * config.held_out), 1), len(users) - 1)
     held = users.sort(hash_expr(user, config.seed), columns.user).head(number)
-    split = Split(kind="random", user=columns.user, ratio=config.ratio, seed=config.seed)
-    theirs = split.apply(rows.join(held.lazy(), on=columns.user, how="semi").sort(ROW), (columns.user,)).collect()
+    theirs = _parted(rows.join(held.lazy(), on=columns.user, how="semi").sort(ROW), columns, config).collect()
     with write_artifact(out, "split", overwrite=True, extra={"seed": config.seed}) as draft:
         for name in ("train", KNOWN, "test"):
             (draft.path / name).mkdir()
@@ -84,3 +83,13 @@ def _hold_out_users(data: Dataset, columns: ColumnsConfig, config: SplitConfig, 
         for name, part in ((KNOWN, "train"), ("test", "test")):
             chosen = theirs.filter(pl.col("split") == part).drop("split").rename({ROW: NUMBER}).sort(NUMBER)
             chosen.write_parquet(draft.path / name / "part-00000.parquet", compression="lz4", row_group_size=131_072)
+
+
+def _parted(rows: pl.LazyFrame, columns: ColumnsConfig, config: SplitConfig) -> pl.LazyFrame:
+    """The rows of held-out users with a column `split`: `train` where they are known, or else `test`."""
+    if config.known is None:
+        split = Split(kind="random", user=columns.user, ratio=config.ratio, seed=config.seed)
+        return split.apply(rows, (columns.user,))
+    ordered = rows if columns.time is None else rows.sort(columns.time, maintain_order=True)  # null is first
+    first = pl.int_range(pl.len()).over(columns.user) < config.known
+    return ordered.with_columns(split=pl.when(first).then(pl.lit("train")).otherwise(pl.lit("test")))

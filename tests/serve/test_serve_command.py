@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,10 +21,11 @@ from falconet.cli.serve import serve
 from falconet.errors import ArtifactError, ConfigError
 from falconet.serve.events import Event, Who
 from falconet.serve.stores.sqlite import SqliteStore
-from serving_world import World
+from serving_world import World, make_world
 
 SERVE = """
 import sys
+import time
 from pathlib import Path
 from falconet.cli.serve import serve
 serve(Path(sys.argv[1]), port=0, db=Path(sys.argv[2]), quiet=True)
@@ -135,3 +138,95 @@ def test_recommend_takes_events_into_account(
     assert json.loads(capsys.readouterr().out)["history"][-1]["item_id"] == world.items[-1]
     with pytest.raises(ConfigError, match="no file of events at"):
         recommend(world.bundle, db=str(tmp_path / "none.db"))
+
+
+WORKERS = SERVE.replace("port=0,", "port=0, workers=2, token='t',").replace("quiet=True", "quiet=False")
+
+
+def workers_of(process: subprocess.Popen[str]) -> set[int]:
+    """The processes that it started to answer."""
+    found = set()
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            if parent == process.pid and b"spawn_main" in (status.parent / "cmdline").read_bytes():
+                found.add(int(status.parent.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def world_copy(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("served"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no /proc")
+def test_workers_share_events_and_one_that_dies_is_started_again(world_copy: World, tmp_path: Path) -> None:
+    world, script = world_copy, tmp_path / "script.py"
+    script.write_text(WORKERS.replace("serve(Path", "if __name__ == '__main__':\n    serve(Path"))
+    command = [sys.executable, "-W", "error", str(script), str(world.bundle), str(tmp_path / "events.db")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            address = address_of(process)
+            first = workers_of(process)
+            assert len(first) == 2
+            item = world.items[9]
+            event = {"event_id": "e", "session_id": "s", "item_id": item, "type": "like"}
+            assert post(address, "/v1/events", {"events": [event]})["accepted"] == 1
+            victim = min(first)
+            os.kill(victim, signal.SIGKILL)
+            end = time.monotonic() + 60
+            while len(now := workers_of(process)) < 2 or victim in now:
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            assert first - {victim} < now
+            for _ in range(10):
+                answer = post(address, "/v1/recommend", {"session_id": "s", "k": 40})
+                assert [met["item_id"] for met in answer["history"]] == [item]
+            with httpx.Client(trust_env=False, timeout=30, headers={"authorization": "Bearer t"}) as client:
+                refused = client.post(address + "/v1/admin/reload", json={"bundle": "other"})
+                assert refused.status_code == 422
+                assert "several workers" in refused.json()["error"]["message"]
+                assert client.post(address + "/v1/admin/reload", json={}).status_code == 200
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=30)
+            assert process.returncode == 0
+            assert f"worker {victim} ended (signal 9): another takes its place" in said
+            assert "with 2 workers" in said
+            assert "Traceback" not in said
+        finally:
+            process.kill()
+    assert not any(alive(pid) for pid in now)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no /proc")
+def test_workers_end_with_the_process_that_started_them_and_one_that_cannot_start_ends_all(
+    world_copy: World, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(WORKERS.replace("serve(Path", "if __name__ == '__main__':\n    serve(Path"))
+    command = [sys.executable, str(script), str(world_copy.bundle), str(tmp_path / "events.db")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        address_of(process)
+        now = workers_of(process)
+        assert len(now) == 2
+        process.kill()
+    end = time.monotonic() + 30
+    while any(alive(pid) for pid in now):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    command[2] = str(tmp_path / "nothing")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "error: " in done.stderr
+    assert "nothing" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()

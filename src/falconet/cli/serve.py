@@ -1,13 +1,11 @@
-"""`falconet serve BUNDLE`: the HTTP API and the page, in one process, until Ctrl-C."""
+"""`falconet serve BUNDLE`: the HTTP API and the page, in one process or several, until Ctrl-C."""
 
 from __future__ import annotations
 
 import errno
-import signal
 import socket
 import sys
 import threading
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +15,6 @@ from falconet.errors import ConfigError
 
 if TYPE_CHECKING:
     import uvicorn
-
-_SHUTDOWN_SECONDS = 10  # how long open requests may take once the server is told to stop
 
 
 def serve(
@@ -40,6 +36,9 @@ def serve(
             show_envvar=True,
         ),
     ] = None,
+    workers: Annotated[
+        int, typer.Option(help="How many processes answer, each with the bundle in memory.", min=1, max=256)
+    ] = 1,
     watch: Annotated[
         bool, typer.Option("--watch", help="Serve a new bundle as soon as it is in the folder, after checking it.")
     ] = False,
@@ -52,39 +51,29 @@ def serve(
 
     set_quiet(quiet)
     with _listen(host, port) as listening:  # before the models are loaded: a port in use is known at once
-        import uvicorn
+        from falconet.serve.http.workers import Served, Workers, answer
 
-        from falconet.serve.http.app import create_app
-        from falconet.serve.http.guard import log_to_stderr
-        from falconet.serve.recommender import Recommender
-        from falconet.serve.serving import Serving
-        from falconet.serve.stores import open_store
-
-        recommender = Recommender.load(bundle)
-        store = open_store(db or bundle.absolute().parent / "events.db")
-        serving = Serving(Recommender(recommender.bundle, store))
-        config = uvicorn.Config(
-            create_app(serving, token=token, log=log_to_stderr if log else None),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-        )
-        server = uvicorn.Server(config)
+        where = str(db or bundle.absolute().parent / "events.db")
+        served = Served(bundle=bundle, db=where, token=token, watch=watch, log=log, quiet=quiet)
         address = _address(host, listening)
-        typer.echo(address)
-        note(f"serving bundle {recommender.bundle.name}, events in {store}; Ctrl-C stops")
-        if open_page:
-            threading.Thread(target=_open, args=(server, address), daemon=True).start()
-        # uvicorn ends open requests first and then raises the signal again: for us that is a normal end.
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+
+        def ready(server: uvicorn.Server | None, what: str) -> None:
+            typer.echo(address)
+            note(f"serving {what}; Ctrl-C stops")
+            if open_page:
+                threading.Thread(target=_open, args=(server, address), daemon=True).start()
+
         try:
-            with serving.watched() if watch else nullcontext():
-                server.run(sockets=[listening])
+            if workers > 1:
+                what = f"`{bundle}` with {workers} workers"
+                sys.exit(Workers(served, listening, workers).run(lambda: ready(None, what)))
+            answer(
+                served,
+                listening,
+                ready=lambda server, it: ready(server, f"bundle {it.bundle.name}, events in {it.store}"),
+            )
         except KeyboardInterrupt:
             note("stopped")
-        finally:
-            store.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -126,12 +115,12 @@ def _address(host: str, listening: socket.socket) -> str:
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
 
-def _open(server: uvicorn.Server, address: str) -> None:
-    """Open the browser once the server answers."""
+def _open(server: uvicorn.Server | None, address: str) -> None:
+    """Open the browser once the server answers; several workers do already."""
     import time
     import webbrowser
 
-    while not server.started and not server.should_exit:
+    while server is not None and not server.started and not server.should_exit:
         time.sleep(0.05)
-    if server.started:
+    if server is None or server.started:
         webbrowser.open(address)

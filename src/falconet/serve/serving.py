@@ -18,8 +18,10 @@ from falconet.serve.recommender import Recommender
 class Serving:
     """Holds a recommender. A request keeps the one it began with; `reload` puts another in its place, or leaves it."""
 
-    def __init__(self, recommender: Recommender) -> None:
+    def __init__(self, recommender: Recommender, *, alone: bool = True) -> None:
+        """`alone`: no other process answers at the same address. Those that do look into one folder."""
         self._recommender = recommender
+        self._alone = alone
         self._reloading = threading.Lock()
         self.since = time.time()
 
@@ -39,6 +41,11 @@ class Serving:
             if folder is not None:
                 if Path(folder).name != folder or folder in (".", ".."):
                     raise ConfigError(f"`bundle` is {folder!r}", hint="a folder beside the one that is served")
+                if not self._alone:
+                    raise ConfigError(
+                        f"`bundle` is {folder!r}, but several workers serve one folder",
+                        hint="put the bundle there: every worker takes it up, in about two seconds",
+                    )
                 path = path.absolute().parent / folder
             self._recommender = Recommender(load_bundle(path), before.store)
             self.since = time.time()

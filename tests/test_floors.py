@@ -30,7 +30,7 @@ GATES = {
     "lightning": {"loader.lightning"},
     "fastapi": {"serve.http"},
     "starlette": {"serve.http"},
-    "uvicorn": {"cli.serve"},
+    "uvicorn": {"serve.http.workers"},
     "prometheus_client": {"serve.metrics"},
     "psycopg": {"serve.stores.postgres"},
     "redis": {"serve.stores.redis"},

@@ -14,7 +14,7 @@ import typer
 from falconet.errors import ConfigError
 
 if TYPE_CHECKING:
-    import uvicorn
+    from falconet.serve.http.workers import Server
 
 
 def serve(
@@ -57,7 +57,7 @@ def serve(
         served = Served(bundle=bundle, db=where, token=token, watch=watch, log=log, quiet=quiet)
         address = _address(host, listening)
 
-        def ready(server: uvicorn.Server | None, what: str) -> None:
+        def ready(server: Server | None, what: str) -> None:
             typer.echo(address)
             note(f"serving {what}; Ctrl-C stops")
             if open_page:
@@ -115,7 +115,7 @@ def _address(host: str, listening: socket.socket) -> str:
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
 
-def _open(server: uvicorn.Server | None, address: str) -> None:
+def _open(server: Server | None, address: str) -> None:
     """Open the browser once the server answers; several workers do already."""
     import time
     import webbrowser

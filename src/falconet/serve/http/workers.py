@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import uvicorn
+from uvicorn import Config, Server
 
 from falconet.errors import FalconetError
 from falconet.progress import note, set_quiet
@@ -25,6 +25,8 @@ from falconet.serve.http.guard import log_to_stderr
 from falconet.serve.recommender import Recommender
 from falconet.serve.serving import Serving
 from falconet.serve.stores import open_store
+
+__all__ = ["Served", "Server", "Workers", "answer"]
 
 SHUTDOWN_SECONDS = 10  # how long open requests may take once a server is told to stop
 _AGAIN = 1.0  # seconds between a worker's death and the next start of it, where it had died soon after its start
@@ -46,7 +48,7 @@ def answer(
     served: Served,
     listening: socket.socket,
     *,
-    ready: Callable[[uvicorn.Server, Recommender], None],
+    ready: Callable[[Server, Recommender], None],
     alone: bool = True,
 ) -> None:
     """Load the bundle and answer requests at a socket, until a signal comes. `ready` is called before the first.
@@ -56,14 +58,14 @@ def answer(
     recommender = Recommender.load(served.bundle)
     store = open_store(served.db)
     serving = Serving(Recommender(recommender.bundle, store), alone=alone)
-    config = uvicorn.Config(
+    config = Config(
         create_app(serving, token=served.token, log=log_to_stderr if served.log else None),
         log_level="warning",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
-    server = uvicorn.Server(config)
+    server = Server(config)
     ready(server, serving.recommender)
     # uvicorn ends open requests first and then raises the signal again: for us that is a normal end.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
@@ -162,7 +164,7 @@ def _work(served: Served, listening: socket.socket, parent: Connection) -> None:
     set_quiet(served.quiet)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def ready(server: uvicorn.Server, recommender: Recommender) -> None:
+    def ready(server: Server, recommender: Recommender) -> None:
         threading.Thread(target=_end_with, args=(parent, server), daemon=True).start()
         parent.send(True)
 
@@ -174,7 +176,7 @@ def _work(served: Served, listening: socket.socket, parent: Connection) -> None:
         os._exit(1)
 
 
-def _end_with(parent: Connection, server: uvicorn.Server) -> None:
+def _end_with(parent: Connection, server: Server) -> None:
     try:
         parent.recv()
     except (EOFError, OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from falconet.batch import Batch
 from falconet.errors import ArtifactError, ConfigError
+from falconet.evaluation import judge
 from falconet.evaluation.baselines import popular
 from falconet.evaluation.candidates import build_candidates, candidate_rows
 from falconet.evaluation.cut import CandidateConfig, count_items, write_scout_rows
@@ -23,6 +25,7 @@ from falconet.evaluation.report import read_report, table_text, write_report
 from falconet.evaluation.tables import read_items, read_users
 from falconet.io.artifact import read_manifest
 from falconet.loader.loader import Loader
+from falconet.metrics.lists import ListMetrics
 from falconet.models import MLP, TwoTower
 from falconet.models.base import Model
 from falconet.schema import Schema
@@ -160,6 +163,24 @@ def test_pairs_are_looked_at_one_after_the_other(tastes: Path, trained: tuple[Tw
     assert "ranker" not in report
     assert report["models"]["EASE"]["ranking"] == report["models"]["first"]["ranking"]
     assert {"recall@5", "ndcg@5", "mrr@5", "hit_rate@5"} < set(report["models"]["Popular"]["ranking"])
+
+
+def test_counts_of_the_whole_catalogue_are_kept_for_few_blocks_of_users(
+    tastes: Path, trained: tuple[TwoTower, MLP, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = evaluate(tastes, {"mine": trained[0]}, EvaluationConfig(k=5))
+    kept: list[int] = []
+    merge = ListMetrics.merge
+
+    def counted(self: ListMetrics, states: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        kept.append(len(states))
+        return merge(self, states)
+
+    monkeypatch.setattr(judge, "USER_ROWS", 3)
+    monkeypatch.setattr(ListMetrics, "merge", counted)
+    assert evaluate(tastes, {"mine": trained[0]}, EvaluationConfig(k=5)) == whole
+    assert len(kept) > 2 * len(whole["models"])
+    assert max(kept) == judge.STATES
 
 
 def test_two_models_of_one_name_are_refused(small: Path) -> None:

@@ -28,6 +28,7 @@ from falconet.schema import Tag
 
 DIGITS = 6  # of every figure in a report
 USER_ROWS = 256  # users scored at once
+STATES = 8  # states of lists kept apart, each of which counts the whole catalogue
 WIDEST = 1024  # values of a list column that diversity looks at
 
 Figure = dict[str, float | None]
@@ -64,6 +65,8 @@ class Judge:
                 _, codes = model.search(some.features, self.ks[-1], some.seen)
                 found["ranking"].append(self.ranking.partial(codes, some.relevant, some.unknown))
                 found["lists"].append(self.lists.partial(codes[:, : self.k]))
+                if len(found["lists"]) == STATES:
+                    found["lists"] = [self.lists.merge(found["lists"])]
                 for name in self.segments.items:
                     relevant = self.segments.relevant(name, some.relevant)
                     found[name].append(self.in_segment.partial(codes, relevant))

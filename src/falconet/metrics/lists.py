@@ -102,8 +102,7 @@ class ListMetrics:
         nowhere = torch.zeros(1, len(self._codes_N), dtype=torch.int64)
         merged: State = {}
         for k in self.ks:
-            shown = [nowhere, *(state[f"shown@{k}"] for state in states)]
-            merged[f"shown@{k}"] = torch.cat(shown).sum(0, keepdim=True)
+            merged[f"shown@{k}"] = sum((state[f"shown@{k}"].sum(0, keepdim=True) for state in states), start=nowhere)
             for kind in ("novelty", "popularity", *(["diversity"] if self._vectors_ND is not None else [])):
                 merged[f"{kind}@{k}"] = torch.cat([none, *(state[f"{kind}@{k}"] for state in states)])
         return merged

@@ -20,7 +20,8 @@ WIDTH = 120  # columns of the table where the terminal does not say
 
 
 def write_report(report: Mapping[str, Any], path: str | Path) -> None:
-    """Write a report whole or not at all, after its page: the same name with `.html`."""
+    """Write a report whole or not at all, after its page: the same name with `.html`. Makes the folder."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_file(Path(path).with_suffix(".html"), page_text(report).encode())
     write_file(path, (json.dumps(report, indent=1) + "\n").encode())
 

@@ -143,7 +143,7 @@ def resampled(logits: Floats, liked: npt.NDArray[np.float32], seed: int) -> Floa
     positive = liked[order] > 0
     found = np.empty(RESAMPLES)
     for i in range(RESAMPLES):
-        times = random.multinomial(len(logits), np.full(len(logits), 1 / len(logits)))[order]
+        times = np.bincount(random.integers(0, len(logits), len(logits)), minlength=len(logits))[order]
         below = np.append(0, np.cumsum(times * ~positive)[ends])
         wins = np.diff(np.append(0, np.cumsum(times * positive)[ends])) * (below[1:] + below[:-1]) / 2
         found[i] = wins.sum() / max((times * positive).sum() * below[-1], 1)

@@ -214,6 +214,31 @@ def test_cold_users_are_evaluated_by_models_that_read_a_history(folder: Path, tm
     assert value["ItemKNN"] > 1.5 * value["Popular"]  # two tastes: five rows say which
 
 
+@pytest.mark.parametrize("known", [5, 0])
+def test_cold_users_are_evaluated_by_what_a_table_says_of_them(known: int, tmp_path: Path) -> None:
+    """Two tastes, which a column of users names: a model that reads no history tells them by that alone."""
+    rows = [(u, 1 + u % 2 * 20 + (u * 7 + n * 3) % 20, 100 * u + n) for u in range(1, 81) for n in range(9)]
+    pl.DataFrame(rows, schema=["who", "what", "at"], orient="row").write_csv(tmp_path / "rows.csv")
+    sides = [(u, "ab"[u % 2]) for u in range(1, 81)]
+    pl.DataFrame(sides, schema=["who", "side"], orient="row").write_csv(tmp_path / "people.csv")
+    plan = recipe_of(
+        {
+            "format": 1,
+            "data": {"path": str(tmp_path / "rows.csv"), "reader": "files", "users": str(tmp_path / "people.csv")},
+            "split": {"kind": "users", "held_out": 0.3, "known": known},
+            "columns": {"user": "who", "item": "what", "time": "at", "rating": "", "user_features": ["side"]},
+            "prepare": {"history": "none"},
+            "compare": [{"model": "TwoTower", "batch_size": 64, "train": {"epochs": 8}}],
+        }
+    )
+    report = compare(plan, tmp_path / "work")
+    value = {name: model["ranking"]["recall@10"]["value"] for name, model in report["models"].items()}
+    assert value["TwoTower"] > 2 * value["Popular"]
+    assert report["protocol"]["users"] == 24
+    assert report["data"]["users"] == 56
+    assert {tuple(one["seen"]) for one in report["segments"]["users"].values() if one["users"]} == {(known, known)}
+
+
 def test_the_models_of_every_protocol_are_there(folder: Path) -> None:
     for name in PROTOCOLS:
         recipe = protocol_recipe(name, folder)
@@ -232,7 +257,7 @@ def recipe(**tables: Any) -> Recipe:
         ({"protocol": "vae", "split": {"ratio": 0.5}}, "`split.ratio` is 0.5, the protocol `vae` says 0.8"),
         ({"evaluate": {"metrics": ["ndcg"]}}, "(?s)`evaluate.metrics` has `ndcg`.*like `ndcg@10`"),
         ({"split": {"held_out": 1.0}}, "`split.held_out` is 1.0"),
-        ({"split": {"kind": "users", "known": 0}}, "(?s)`split.known` is 0.*at least 1"),
+        ({"split": {"kind": "users", "known": -1}}, "(?s)`split.known` is -1.*at least 0"),
         ({"split": {"known": 3}}, '(?s)`split.known` is 3, `split.kind` is `random`.*kind = "users"'),
         ({"split": {"min_items": 0}}, "`split.min_items` is 0"),
         ({"compare": [{"model": "EASEE"}]}, r"(?s)`recipe.compare\[0\].model` is `EASEE`.*did you mean `EASE`"),

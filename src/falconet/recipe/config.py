@@ -76,10 +76,10 @@ class SplitConfig:
             raise ConfigError(f"`split.ratio` is {self.ratio}", hint="a share between 0 and 1, like 0.8")
         if not 0 < self.held_out < 1:
             raise ConfigError(f"`split.held_out` is {self.held_out}", hint="a share of the users, like 0.1")
-        if self.known is not None and (self.known < 1 or self.kind != "users"):
+        if self.known is not None and (self.known < 0 or self.kind != "users"):
             raise ConfigError(
                 f"`split.known` is {self.known}, `split.kind` is `{self.kind}`",
-                hint='at least 1, with kind = "users", which holds out whole users',
+                hint='at least 0, with kind = "users", which holds out whole users',
             )
         if self.min_rating is not None and not math.isfinite(self.min_rating):
             raise ConfigError(f"`split.min_rating` is {self.min_rating}", hint="a rating, like 4.0")

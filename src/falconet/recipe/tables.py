@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
 
@@ -70,7 +71,7 @@ def write_strangers(
 
     Items that training does not know are left out of `seen` and of histories.
     """
-    frame = _people(fitted, known, test, columns)
+    frame = _people(fitted, known, test, columns, who="full")
     side = fitted.prune(tags=[Tag.USER])
     asked = {name: pl.lit(None, dtype=known.schema[name]) for name in side.input_columns if name != columns.user}
     features = side.transform(frame.select(pl.col(columns.user), **asked))
@@ -80,8 +81,17 @@ def write_strangers(
     _write_people(fitted, features, frame, columns, out)
 
 
-def _people(fitted: FittedWorkflow, known: Dataset, test: Dataset | None, columns: ColumnsConfig) -> pl.DataFrame:
-    """Raw id, `user_code`, `seen` by time and by row, `relevant`, `relevant_unknown`; in the order of codes and ids."""
+def _people(
+    fitted: FittedWorkflow,
+    known: Dataset,
+    test: Dataset | None,
+    columns: ColumnsConfig,
+    who: Literal["left", "full"] = "left",
+) -> pl.DataFrame:
+    """Raw id, `user_code`, `seen` by time and by row, `relevant`, `relevant_unknown`; in the order of codes and ids.
+
+    `who`: everybody of whom something is known (`left`), or also those of whom only the test has rows (`full`).
+    """
     user, item = columns.user, columns.item
     order = [name for name in (columns.time, NUMBER) if name is not None]
     codes = fitted.prune(outputs=[user, item])
@@ -109,10 +119,16 @@ def _people(fitted: FittedWorkflow, known: Dataset, test: Dataset | None, column
     relevant = (
         (coded(known).head(0) if test is None else coded(test))
         .group_by(user, maintain_order=True)
-        .agg(relevant=pl.col("item_code").filter(is_known), relevant_unknown=(~is_known).sum().cast(pl.Int32))
+        .agg(
+            test_code=pl.col("user_code").first(),
+            relevant=pl.col("item_code").filter(is_known),
+            relevant_unknown=(~is_known).sum().cast(pl.Int32),
+        )
     )
-    frame = seen.join(relevant, on=user, how="left", maintain_order="left").with_columns(
-        pl.col("relevant").fill_null([]), pl.col("relevant_unknown").fill_null(0)
+    frame = seen.join(relevant, on=user, how=who, coalesce=True, maintain_order="left").with_columns(
+        pl.col("user_code").fill_null(pl.col("test_code")),
+        pl.col("seen", "seen_by_row", "relevant").fill_null([]),
+        pl.col("relevant_unknown").fill_null(0),
     )
     return frame.sort("user_code", user)
 
@@ -123,7 +139,7 @@ def _write_people(
     user = columns.user
     side = fitted.prune(tags=[Tag.USER])
     names = [name for name in features.columns if name != user]
-    frame = frame.rename({user: "user_id"}).drop("user_code", "seen_by_row")
+    frame = frame.rename({user: "user_id"}).drop("user_code", "test_code", "seen_by_row")
     codes_dtype = str(fitted.schema[columns.item].dtype)
     lists = [Column(name=n, dtype=codes_dtype, list="ragged", nullable=False) for n in ("seen", "relevant")]
     schema = Schema(

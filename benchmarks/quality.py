@@ -114,18 +114,26 @@ def checks(found: dict[str, list[Record]]) -> Iterable[str]:
         if name in found:
             yield f"{name}: {short(mean(found[name], 'ndcg@10'))}, at least {short(floor)} was asked for"
     for ours, theirs in PAIRS:
-        if ours in found and theirs in found and len(found[ours]) == len(found[theirs]):
-            both = [np.mean([r["per_user"]["ndcg@10"] for r in found[name]], axis=0) for name in (ours, theirs)]
+        if ours in found and theirs in found:
+            pair = shared(found[ours], found[theirs])
+            both = [np.mean([r["per_user"]["ndcg@10"] for r in one], axis=0) for one in pair]
             apart = difference(*both)
             yield f"{ours} - {theirs}: {apart.value:+.4f} ({apart.low:+.4f} to {apart.high:+.4f}), -0.005 was allowed"
     neural = [name for name in NEURAL if name in found]
     if neural and "EASE" in found:
         best = max(neural, key=lambda name: mean(found[name], "ndcg@10"))
-        share = mean(found[best], "ndcg@10") / mean(found["EASE"], "ndcg@10")
+        ours_too, ease = shared(found[best], found["EASE"])
+        share = mean(ours_too, "ndcg@10") / mean(ease, "ndcg@10")
         yield f"best neural: {best}, {share:.3f} of EASE, .9 was asked for"
     for record in found.get("EASE", []):
         if "from_numpy" in record:
             yield f"EASE's weights are at most {record['from_numpy']:.1e} from numpy's, 1e-5 was asked for"
+
+
+def shared(first: list[Record], second: list[Record]) -> tuple[list[Record], list[Record]]:
+    """The records of the seeds that both have."""
+    seeds = {r["seed"] for r in first} & {r["seed"] for r in second}
+    return [r for r in first if r["seed"] in seeds], [r for r in second if r["seed"] in seeds]
 
 
 def mean(records: Sequence[Record], metric: str) -> float:

@@ -1,4 +1,4 @@
-"""`falconet recommend BUNDLE`: recommendations for one person, as a table or as JSON."""
+"""`falconet recommend BUNDLE`: recommendations for one person, as a table or JSON, or for all of a file, as Parquet."""
 
 from __future__ import annotations
 
@@ -29,19 +29,37 @@ def recommend(
         str | None, typer.Option(help="Events to take into account: a file (SQLite), postgresql://... or redis://...")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    users: Annotated[
+        Path | None,
+        typer.Option(help="Everybody in this file: Parquet, or CSV with names in its first line. Needs --out."),
+    ] = None,
+    column: Annotated[str, typer.Option(help="The column of --users with the ids.")] = "user_id",
+    out: Annotated[Path | None, typer.Option(help="The folder for the recommendations of --users.")] = None,
+    filter: Annotated[str | None, typer.Option(help="What must hold for an item: --filter 'year >= 1990'")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write --out anew where it exists.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")] = False,
 ) -> None:
-    """Recommend items to a user, or to somebody who met the items of --history."""
-    from falconet.progress import note
+    """Recommend items to a user, to somebody who met the items of --history, or to all --users of a file."""
+    from falconet.progress import note, set_quiet
     from falconet.serve.recommender import Recommender
     from falconet.serve.stores import open_store
 
+    set_quiet(quiet)
+    if (users is None) != (out is None):
+        given, missing = ("--users", "--out") if out is None else ("--out", "--users")
+        raise ConfigError(f"`{given}` without `{missing}`", hint="--users FILE --out FOLDER")
+    if users is not None and (user is not None or history is not None):
+        raise ConfigError("`--users` goes with neither `--user` nor `--history`")
     if db is not None and "://" not in db and not Path(db).is_file():
         raise ConfigError(f"no file of events at `{db}`", hint="`falconet serve` makes one")
     store = None if db is None else open_store(db)
     try:
         recommender = Recommender.load(bundle, store)
+        if users is not None and out is not None:
+            typer.echo(recommender.recommend_users(users, out, column=column, overwrite=overwrite, k=k, filter=filter))
+            return
         items = None if history is None else [item.strip() for item in history.split(",") if item.strip()]
-        answer = recommender.recommend(user, history=items, k=k)
+        answer = recommender.recommend(user, history=items, k=k, filter=filter)
         if unknown := [item for item in items or () if recommender.bundle.engine.catalogue.code(item) is None]:
             note(f"not in the catalogue, left out: {', '.join(unknown)}")
     finally:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from falconet.errors import ConfigError, DataError
 from falconet.serve.answers import Item, Met, Named, Recommendation, RecommendedItem, SimilarItem
+from falconet.serve.bulk import Bulk
 from falconet.serve.bundle import Bundle, load_bundle
 from falconet.serve.changes import ItemChanges
 from falconet.serve.engine import Answer, Place, Query
@@ -24,6 +26,7 @@ from falconet.serve.past import Past
 from falconet.serve.request import Asked, Request
 from falconet.serve.samples import Sample, sample_people, spread
 from falconet.serve.store import Page, Store
+from falconet.serve.users_file import UsersFile
 
 _VERBS = {"like": "liked", "rating": "rated", "click": "looked at"}
 
@@ -89,6 +92,36 @@ class Recommender:
         """The given items, those that may be shown, in the order that suits a person, with their scores."""
         every: Asked = {**asked, "exclude_seen": False, "k": max(len(item_ids), 1), "include_ids": item_ids}
         return self._answer(Request(user_id=user_id, **every), shown=()).said
+
+    def recommend_users(
+        self,
+        users: str | Path,
+        out: str | Path,
+        *,
+        column: str = "user_id",
+        overwrite: bool = False,
+        **asked: Unpack[Asked],
+    ) -> Path:
+        """Recommendations for every user of a Parquet or CSV file, as Parquet in the folder `out`, which is returned.
+
+        Each is what `recommend` gives, but for the reasons, and takes what it takes. Memory does not grow with the
+        file. A run that was killed carries on when it is started again. `column`: where the ids are. Raises
+        ArtifactError where `out` exists, DataError where a user cannot be asked for.
+        """
+        plain: Asked = {**asked, "explain": False}
+        request = Request(**plain)
+        if request.session_id is not None:
+            raise ConfigError("`session_id` is of one visitor", hint="leave it out: the file says for whom")
+        ids = self._catalogue.ids
+        bulk = Bulk(
+            users=UsersFile(Path(users), column),
+            request=request,
+            bundle=self.bundle.manifest.sha256,
+            item_type=pa.int64() if ids.are_numbers else pa.string(),
+            out=Path(out).absolute(),
+            overwrite=overwrite,
+        )
+        return bulk.run(lambda user: self._answer(replace(request, user_id=user), shown=()).said)
 
     def check(self) -> None:
         """Answer a request of somebody known, the whole path, and keep nothing of it."""

@@ -1,0 +1,167 @@
+"""Recommendations for all users of a file: in parts, so that memory is bounded and a killed run carries on."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from falconet.errors import ArtifactError, DataError
+from falconet.io.artifact import is_complete, write_artifact, write_file
+from falconet.io.lock import take
+from falconet.progress import note, progress
+from falconet.serve.answers import Recommendation
+from falconet.serve.events import Id
+from falconet.serve.request import Request
+from falconet.serve.users_file import UsersFile
+
+KIND = "recommendations"
+FORMAT = 1  # of the files
+_USERS, _ROWS = 10_000, 1_000_000  # of one part, at most
+
+
+@dataclass(frozen=True)
+class Bulk:
+    """One run: who is asked for, what, of which bundle (the hash of its manifest), and where it is written."""
+
+    users: UsersFile
+    request: Request
+    bundle: str
+    item_type: pa.DataType
+    out: Path
+    overwrite: bool = False
+
+    @property
+    def key(self) -> str:
+        """What decides the answers, hashed: parts of another key are of no use here."""
+        said = [FORMAT, self.bundle, self.users.column, self.users.sha256, self.request.to_plain()]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def work(self) -> Path:
+        """Where the parts lie until all are there."""
+        return self.out.parent / f".bulk-{self.out.name}"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """One row per place of an answer, users in the order of their file."""
+        return pa.schema(
+            [
+                ("user_id", self.users.type),
+                ("rank", pa.int32()),
+                ("item_id", self.item_type),
+                ("score", pa.float64()),
+                ("retriever_score", pa.float64()),
+                ("retriever_rank", pa.int32()),
+                ("source", pa.string()),
+                ("cold_start", pa.bool_()),
+            ]
+        )
+
+    def run(self, answer: Callable[[Id], Recommendation]) -> Path:
+        """Ask `answer` for every user who has none yet; the folder with all answers, whole or not there.
+
+        Raises ArtifactError where the folder exists (unless it is this very run's, or `overwrite`), or another process
+        writes it; DataError, naming the row, for a user who cannot be asked for.
+        """
+        key = self.key
+        if self.out.exists() and not self.overwrite:
+            if is_complete(self.out, KIND, key=key):
+                note(f"`{self.out}` has these recommendations already")
+                shutil.rmtree(self.work, ignore_errors=True)
+                return self.out
+            raise ArtifactError(f"`{self.out}` exists already", hint="choose another folder, or --overwrite")
+        with self._begun(key) as parts:
+            total = self._parts(parts, answer)
+            with write_artifact(self.out, KIND, overwrite=self.overwrite) as draft:
+                for part in sorted(parts.glob("part-*.parquet")):
+                    _link(part, draft.path / part.name)
+                draft.parents["bundle"] = self.bundle
+                draft.extra |= {"key": key, "users": total, "request": self.request.to_plain()}
+        shutil.rmtree(self.work, ignore_errors=True)
+        return self.out
+
+    @contextmanager
+    def _begun(self, key: str) -> Iterator[Path]:
+        """The folder of this run's parts, which no other process may write to meanwhile."""
+        parts = self.work / key
+        self.work.mkdir(parents=True, exist_ok=True)
+        with (self.work / "lock").open("a") as lock:
+            if not take(lock.fileno(), without_locks=True):
+                raise ArtifactError(f"another process is writing `{self.out}`", hint="wait for it, or end it")
+            for other in self.work.iterdir():
+                if other.is_dir() and other != parts:
+                    note(f"`{self.out}` was begun for other users, another bundle or other settings: it begins anew")
+                    shutil.rmtree(other)
+            parts.mkdir(exist_ok=True)
+            yield parts
+
+    def _parts(self, parts: Path, answer: Callable[[Id], Recommendation]) -> int:
+        """Write the parts that are missing; the number of users."""
+        done, size = 0, max(1, min(_USERS, _ROWS // self.request.k))
+        with progress("recommending", total=self.users.rows, unit="users") as task:
+            for number, users in zip(count(), self.users.groups(size), strict=False):
+                file = parts / f"part-{number:06d}.parquet"
+                if file.exists():
+                    task.advance(len(users))
+                else:
+                    self._write(file, users, done, answer, task.advance)
+                done += len(users)
+        if not done:
+            raise DataError(f"{self.users.where} has no rows")
+        return done
+
+    def _write(
+        self,
+        file: Path,
+        users: Sequence[Id | None],
+        before: int,
+        answer: Callable[[Id], Recommendation],
+        advance: Callable[[], None],
+    ) -> None:
+        """Ask for the users and write their answers aside, then under their name."""
+        rows: list[tuple[object, ...]] = []
+        for row, user in enumerate(users, start=before + 1):
+            if user is None or user == "":
+                raise DataError(f"{self.users.where}, row {row}: `{self.users.column}` is empty")
+            try:
+                said = answer(user)
+            except DataError as error:
+                raise DataError(f"{self.users.where}, row {row}: {error}") from error
+            rows += [
+                (
+                    user,
+                    item.rank,
+                    item.item_id,
+                    item.score,
+                    item.retriever_score,
+                    item.retriever_rank,
+                    item.source,
+                    said.cold_start,
+                )
+                for item in said.items
+            ]
+            advance()
+        columns = zip(*rows, strict=True) if rows else ((),) * len(self.schema)
+        arrays = [pa.array(column, type=f.type) for f, column in zip(self.schema, columns, strict=True)]
+        sink = io.BytesIO()
+        pq.write_table(pa.table(arrays, schema=self.schema), sink, compression="zstd")
+        write_file(file, sink.getvalue())
+
+
+def _link(file: Path, to: Path) -> None:
+    """The file under a second name, copied where the file system has no links."""
+    try:
+        os.link(file, to)
+    except OSError:
+        shutil.copy2(file, to)

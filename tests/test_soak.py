@@ -22,6 +22,11 @@ ROOT = Path(__file__).parent.parent
         (["kill_dask.py", "--seed", "1"], "equal byte for byte, no worker and no half output left"),
         (["kill_train.py", "--seed", "1"], "weights and figures equal byte for byte"),
         pytest.param(
+            ["kill_serve.py", "--seed", "1"],
+            "no event lost or twice, nothing liked shown again, no error",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="no /proc"),
+        ),
+        pytest.param(
             ["flat.py"],
             "flat over 24 of 30 epochs",
             marks=pytest.mark.skipif(sys.platform != "linux", reason="no /proc"),

@@ -131,7 +131,7 @@ def test_reload_over_http_needs_the_token(serving: Serving) -> None:
     assert (done.status_code, done.json()["bundle"]) == (200, serving.recommender.bundle.name)
     assert call(app, "GET", "/health/ready").json()["bundle"] == done.json()["bundle"]
     refused = call(app, "POST", "/v1/admin/reload", json={"bundle": "none"}, headers=headers)
-    assert refused.status_code == 500
+    assert refused.status_code == 409
     assert "no bundle at" in refused.json()["error"]["message"]
     assert call(app, "POST", "/v1/admin/reload", json={"bundle": "../x"}, headers=headers).status_code == 422
 

@@ -39,7 +39,7 @@ class Serving:
             before = self._recommender
             path = before.bundle.path
             if folder is not None:
-                if Path(folder).name != folder or folder in (".", ".."):
+                if Path(folder).name != folder or folder in (".", "..") or "\0" in folder:
                     raise ConfigError(f"`bundle` is {folder!r}", hint="a folder beside the one that is served")
                 if not self._alone:
                     raise ConfigError(

@@ -9,14 +9,16 @@ from typing import Annotated
 
 from fastapi import Depends, FastAPI, Header, Response
 from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse
 
-from falconet.errors import ConfigError, DataError
+from falconet.errors import ArtifactError, ConfigError, DataError
 from falconet.io.artifact import falconet_version
 from falconet.serve.answers import Recommendation
 from falconet.serve.events import ACCEPTED, DUPLICATE, Event
 from falconet.serve.http.bodies import (
     BatchIn,
     Count,
+    ErrorOut,
     EventIn,
     EventsIn,
     EventsOut,
@@ -58,6 +60,16 @@ def create_app(
         title="falconet",
         version=falconet_version(),
         description="What should this person see next?",
+        responses={
+            status: {"model": ErrorOut, "description": told}
+            for status, told in (
+                (400, "no request that can be read"),
+                (404, "nothing of that name"),
+                (413, "more bytes than a body may have"),
+                (422, "something in the request is wrong"),
+                (429, "busy: come back after `Retry-After` seconds"),
+            )
+        },
         docs_url=None,  # those pages load scripts from other servers
         redoc_url=None,
     )
@@ -179,7 +191,10 @@ def _add_admin(app: FastAPI, serving: Serving, token: str | None) -> None:
     @app.post("/v1/admin/reload", dependencies=only)
     def reload(request: ReloadIn) -> Response:
         """Load the bundle anew. It is checked first; where it is refused, the one before goes on."""
-        before, after = serving.reload(request.bundle)
+        try:
+            before, after = serving.reload(request.bundle)
+        except ArtifactError as error:
+            return error_reply(409, error, [{"field": "bundle", "message": str(error.args[0])}])
         return answer({"bundle": after, "before": before})
 
     @app.delete("/v1/users/{user_id:path}", dependencies=only)
@@ -209,7 +224,7 @@ def _add_health(app: FastAPI, serving: Serving, counters: _Counters) -> None:
         recommender.check()
         return answer({"status": "ready", "bundle": recommender.bundle.name})
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> Response:
         """Counts and times of this process, as Prometheus reads them."""
         if counters.metrics is None:

@@ -210,3 +210,20 @@ class EventsOut(BaseModel):
     duplicates: int
     rejected: int
     outcomes: list[str]
+
+
+class FieldOut(BaseModel):
+    field: str
+    message: str
+
+
+class WrongOut(BaseModel):
+    message: str
+    hint: str | None
+    fields: list[FieldOut]
+
+
+class ErrorOut(BaseModel):
+    """Why a request is refused; `fields` are those that are wrong, by their place in what was sent."""
+
+    error: WrongOut

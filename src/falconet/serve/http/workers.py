@@ -88,7 +88,7 @@ class Workers:
     def run(self, ready: Callable[[], None]) -> int:
         """Start them, and again whichever dies, until a signal comes; the exit code. `ready` once all can answer.
 
-        A worker that ends with an error before it was ready has said why: all end.
+        A worker that ends with an error before all were ready for the first time has said why: all end.
         """
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
         said = False
@@ -100,7 +100,7 @@ class Workers:
                     if worker.process.exitcode is None:
                         continue
                     self._running.pop(worker.process)
-                    if not worker.was_ready and worker.process.exitcode > 0:
+                    if not said and not worker.was_ready and worker.process.exitcode > 0:
                         return 1
                     note(
                         f"worker {worker.process.pid} ended ({_how(worker.process.exitcode)}): another takes its place"

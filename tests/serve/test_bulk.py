@@ -142,6 +142,8 @@ def test_what_a_file_lacks_is_said(recommender: Recommender, world: World, tmp_p
         recommender.recommend_users(users_file(tmp_path / "e.csv", [""]), out)
     with pytest.raises(DataError, match=r"l\.csv`, row 1: `user_id` must have 1 to 256 characters"):
         recommender.recommend_users(users_file(tmp_path / "l.csv", ["x" * 300]), out)
+    with pytest.raises(DataError, match=r"^filter, character 1: items have no column"):
+        recommender.recommend_users(users_file(tmp_path / "w.csv", [world.users[0]]), out, filter="yaer > 1990")
     with pytest.raises(DataError, match="no file or folder"):
         recommender.recommend_users(tmp_path / "none.csv", out)
     (tmp_path / "b.csv").write_bytes(b"user_id\n\xff\xfe\n")

@@ -112,6 +112,8 @@ class Recommender:
         request = Request(**plain)
         if request.session_id is not None:
             raise ConfigError("`session_id` is of one visitor", hint="leave it out: the file says for whom")
+        self._allowed(request)  # what is wrong with an expression is no user's fault
+        self._boosts(request)
         ids = self._catalogue.ids
         bulk = Bulk(
             users=UsersFile(Path(users), column),

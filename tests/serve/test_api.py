@@ -54,7 +54,16 @@ def send(client: Client, *events: dict[str, object]) -> dict[str, object]:
 
 def test_an_answer_has_items_scores_reasons_and_how_it_came_about(client: Client, world: World) -> None:
     content = client.post("/v1/recommend", json={"user_id": world.users[5], "k": 3}).json()
-    assert set(content) == {"items", "cold_start", "recommendation_id", "bundle", "history", "funnel", "took_ms"}
+    assert set(content) == {
+        "items",
+        "cold_start",
+        "recommendation_id",
+        "bundle",
+        "history",
+        "funnel",
+        "took_ms",
+        "variant",
+    }
     assert [item["rank"] for item in content["items"]] == [1, 2, 3]
     assert set(content["items"][0]) == {
         "item_id", "title", "attributes", "retriever_score", "retriever_rank",

@@ -28,6 +28,9 @@ def serve(
             "Default: events.db beside the bundle."
         ),
     ] = None,
+    scenarios: Annotated[
+        Path | None, typer.Option(help="A TOML file of A/B tests: scenarios, and the variants of each.")
+    ] = None,
     token: Annotated[
         str | None,
         typer.Option(
@@ -52,9 +55,11 @@ def serve(
     set_quiet(quiet)
     with _listen(host, port) as listening:  # before the models are loaded: a port in use is known at once
         from falconet.serve.http.workers import Served, Workers, answer
+        from falconet.serve.scenarios import Scenarios
 
         where = str(db or bundle.absolute().parent / "events.db")
-        served = Served(bundle=bundle, db=where, token=token, watch=watch, log=log, quiet=quiet)
+        tests = Scenarios() if scenarios is None else Scenarios.read(scenarios)
+        served = Served(bundle=bundle, db=where, scenarios=tests, token=token, watch=watch, log=log, quiet=quiet)
         address = _address(host, listening)
 
         def ready(server: Server | None, what: str) -> None:

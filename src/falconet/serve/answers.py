@@ -69,6 +69,7 @@ class Recommendation:
 
     `cold_start`: the person is unknown to training, or nothing is known of what they met. `history`: what was used,
     oldest first. `funnel`: items left after each stage. `took_ms`: milliseconds per stage, and in `total`.
+    `variant`: the one of the request's scenario that this person has.
     """
 
     items: list[RecommendedItem]
@@ -78,3 +79,4 @@ class Recommendation:
     history: list[Met]
     funnel: dict[str, int]
     took_ms: dict[str, float]
+    variant: str | None = None

@@ -25,7 +25,8 @@ from falconet.serve.filters import Filters
 from falconet.serve.past import Past
 from falconet.serve.request import Asked, Request
 from falconet.serve.samples import Sample, sample_people, spread
-from falconet.serve.store import Page, Store
+from falconet.serve.scenarios import Scenarios, Variant
+from falconet.serve.store import Impression, Page, Store
 from falconet.serve.users_file import UsersFile
 
 _VERBS = {"like": "liked", "rating": "rated", "click": "looked at"}
@@ -37,24 +38,34 @@ class Recommender:
     Any number of threads may call it. The same request in the same state gives the same items and scores.
     """
 
-    def __init__(self, bundle: Bundle, store: Store | None = None) -> None:
-        self.bundle, self.store = bundle, store
+    def __init__(self, bundle: Bundle, store: Store | None = None, scenarios: Scenarios | None = None) -> None:
+        """Raises DataError for a boost of a scenario that does not fit the catalogue."""
+        self.bundle, self.store, self.scenarios = bundle, store, scenarios or Scenarios()
         self._engine, self._catalogue, self._people = bundle.engine, bundle.engine.catalogue, bundle.engine.people
         self._past = Past(bundle.engine, store)
         self._changes = None if store is None else ItemChanges(store, self._catalogue)
         self._filters = Filters(self._catalogue.columns)
         self._samples = sample_people(self._people, self._catalogue)
+        for variant in (variant for scenario in self.scenarios.scenario for variant in scenario.variants):
+            self._boosts(variant.apply(Request()))
 
     @classmethod
-    def load(cls, path: str | Path, store: Store | None = None, *, threads: int | None = 1) -> Recommender:
-        """The recommender of a bundle folder.
+    def load(
+        cls,
+        path: str | Path,
+        store: Store | None = None,
+        *,
+        scenarios: Scenarios | None = None,
+        threads: int | None = 1,
+    ) -> Recommender:
+        """The recommender of a bundle folder. `scenarios`: the A/B tests that requests may name.
 
         One torch thread answers a single request fastest, so the whole process gets `threads` of them; None leaves
         that alone. Raises ArtifactError for a bundle that is missing, damaged or answers differently here.
         """
         if threads is not None:
             torch.set_num_threads(threads)
-        return cls(load_bundle(path), store)
+        return cls(load_bundle(path), store, scenarios)
 
     def recommend(self, user_id: Id | None = None, **asked: Unpack[Asked]) -> Recommendation:
         """The best k items for a user, a visitor's session, or whoever met the items of a history.
@@ -63,12 +74,38 @@ class Recommender:
         fewer are left. Unknown people and items are no error. Items that are hidden or expired never appear, nor does
         what a person hid. Raises ConfigError or DataError, naming the field, for values that make no sense.
         """
-        answer = self._answer(Request(user_id=user_id, **asked), shown=())
+        request = Request(user_id=user_id, **asked)
+        variant = self._variant(request)
+        answer = self._answer(request if variant is None else variant.apply(request), shown=())
+        said = answer.said if variant is None else replace(answer.said, variant=variant.name)
         if self.store is not None:
-            who, request, now = answer.who, answer.request.to_plain(), time.time_ns() // 1000
-            shown = tuple(item.item_id for item in answer.said.items)
-            self.store.save_page(answer.said.recommendation_id, Page(who=who, request=request, shown=shown), now)
-        return answer.said
+            self._keep(self.store, answer.request, answer.who, said)
+        return said
+
+    def _variant(self, request: Request) -> Variant | None:
+        """The variant of the person; None without a scenario, and for nobody. Raises ConfigError for an unknown one."""
+        if request.scenario is None:
+            return None
+        scenario = self.scenarios.of(request.scenario)
+        who = self._past.who(request.user_id, request.session_id)
+        return None if who is None else scenario.variant(who)
+
+    def _keep(self, store: Store, request: Request, who: Who | None, said: Recommendation) -> None:
+        """Remember an answer for its next pages, and of a scenario what was shown."""
+        now, shown = time.time_ns() // 1000, tuple(item.item_id for item in said.items)
+        plain = {**request.to_plain(), "variant": said.variant}
+        store.save_page(said.recommendation_id, Page(who=who, request=plain, shown=shown), now)
+        if request.scenario is not None:
+            seen = Impression(
+                recommendation_id=said.recommendation_id,
+                who=who,
+                time=now,
+                bundle=said.bundle,
+                items=shown,
+                scenario=request.scenario,
+                variant=said.variant,
+            )
+            store.log_impressions([seen])
 
     def next(self, recommendation_id: str, k: int | None = None) -> Recommendation:
         """The next page of an answer: k more items that none of its pages has shown, under the same id.
@@ -82,14 +119,18 @@ class Recommender:
                 raise DataError(
                     f"no answer has the `recommendation_id` {recommendation_id!r}", hint="that of a former answer"
                 )
-            request = Request.from_plain(page.request)
+            plain = dict(page.request)
+            variant = plain.pop("variant", None)  # its settings are those of the request
+            request = Request.from_plain(plain)
             answer = self._answer(replace(request, k=k or request.k), shown=page.shown)
             items = [item.item_id for item in answer.said.items]
             if store.extend_page(recommendation_id, len(page.shown), items):  # else another page came between
-                return replace(answer.said, recommendation_id=recommendation_id)
+                return replace(answer.said, recommendation_id=recommendation_id, variant=variant)
 
     def rank(self, item_ids: Collection[Id], user_id: Id | None = None, **asked: Unpack[Asked]) -> Recommendation:
         """The given items, those that may be shown, in the order that suits a person, with their scores."""
+        if asked.get("scenario") is not None:
+            raise ConfigError("`scenario` is of lists that are shown", hint="`recommend` takes it, `rank` does not")
         every: Asked = {**asked, "exclude_seen": False, "k": max(len(item_ids), 1), "include_ids": item_ids}
         return self._answer(Request(user_id=user_id, **every), shown=()).said
 
@@ -110,6 +151,8 @@ class Recommender:
         """
         plain: Asked = {**asked, "explain": False}
         request = Request(**plain)
+        if request.scenario is not None:
+            raise ConfigError("`scenario` is of lists that are shown", hint="`recommend` takes it")
         if request.session_id is not None:
             raise ConfigError("`session_id` is of one visitor", hint="leave it out: the file says for whom")
         self._allowed(request)  # what is wrong with an expression is no user's fault

@@ -36,6 +36,7 @@ class Asked(TypedDict, total=False):
     temperature: float
     seed: int
     explain: bool
+    scenario: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,9 @@ class Request:
     `diversity`, from 0 to 1: each place goes to the best of (1 - diversity) · score - diversity · likeness to the
     places before it, both from 0 to 1 (maximal marginal relevance, Carbonell and Goldstein, SIGIR 1998). `temperature`
     above 0 draws the order: items take places with probabilities in proportion to exp(score / temperature), by `seed`.
+
+    `scenario`: the place where the list is shown, of an A/B test (scenarios.py), whose variant for this person then
+    decides some of the settings.
 
     Raises ConfigError or DataError, naming the field, for values that make no sense.
     """
@@ -70,6 +74,7 @@ class Request:
     temperature: float = 0.0
     seed: int = 0
     explain: bool = True
+    scenario: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
@@ -82,6 +87,8 @@ class Request:
                 check_id(item, name)
         if isinstance(self.exclude_seen, str):
             raise ConfigError(f"`exclude_seen` is {self.exclude_seen!r}", hint="true, false, or a list of event types")
+        if self.scenario is not None:
+            check_id(self.scenario, "scenario")
         if not 0 <= self.diversity <= 1:
             raise ConfigError(f"`diversity` is {self.diversity!r}", hint="from 0 to 1")
         if not 0 <= self.temperature < math.inf:

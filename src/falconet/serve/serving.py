@@ -47,7 +47,7 @@ class Serving:
                         hint="put the bundle there: every worker takes it up, in about two seconds",
                     )
                 path = path.absolute().parent / folder
-            self._recommender = Recommender(load_bundle(path), before.store)
+            self._recommender = Recommender(load_bundle(path), before.store, before.scenarios)
             self.since = time.time()
             return before.bundle.name, self._recommender.bundle.name
 

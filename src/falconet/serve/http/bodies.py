@@ -79,6 +79,7 @@ class RecommendIn(AskIn):
                 {"user_id": 42, "k": 10},
                 {"history": [1, 50, 260], "k": 10},
                 {"user_id": 42, "filter": "$genre in genres and year >= 1990", "parameters": {"genre": "Comedy"}},
+                {"user_id": 42, "scenario": "home"},
             ]
         },
     )
@@ -89,6 +90,9 @@ class RecommendIn(AskIn):
     exclude_ids: list[Id] = Field(default=[], max_length=MAX_FILTER)
     include_ids: list[Id] | None = Field(default=None, max_length=MAX_FILTER)
     filter: Expression | None = Field(default=None, description="an expression over the columns of the items")
+    scenario: str | None = Field(
+        default=None, min_length=1, max_length=256, description="where the list is shown, of an A/B test"
+    )
 
 
 class RankIn(AskIn):
@@ -201,6 +205,7 @@ class RecommendOut(BaseModel):
     history: list[MetOut]
     funnel: dict[str, int]
     took_ms: dict[str, float]
+    variant: str | None
 
 
 class EventsOut(BaseModel):

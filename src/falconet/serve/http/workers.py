@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,6 +23,7 @@ from falconet.progress import note, set_quiet
 from falconet.serve.http.app import create_app
 from falconet.serve.http.guard import log_to_stderr
 from falconet.serve.recommender import Recommender
+from falconet.serve.scenarios import Scenarios
 from falconet.serve.serving import Serving
 from falconet.serve.stores import open_store
 
@@ -38,6 +39,7 @@ class Served:
 
     bundle: Path
     db: str
+    scenarios: Scenarios = field(default_factory=Scenarios)
     token: str | None = None
     watch: bool = False
     log: bool = False
@@ -55,9 +57,9 @@ def answer(
 
     `alone`: no other process answers at the socket. Raises what loading a bundle and opening a store raise.
     """
-    recommender = Recommender.load(served.bundle)
+    recommender = Recommender.load(served.bundle, scenarios=served.scenarios)
     store = open_store(served.db)
-    serving = Serving(Recommender(recommender.bundle, store), alone=alone)
+    serving = Serving(Recommender(recommender.bundle, store, served.scenarios), alone=alone)
     config = Config(
         create_app(serving, token=served.token, log=log_to_stderr if served.log else None),
         log_level="warning",

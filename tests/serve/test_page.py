@@ -153,6 +153,59 @@ def test_a_title_is_found_by_typing_and_liked_by_the_keyboard_alone(page: Page) 
     assert page.one("#found-items").text == ""
 
 
+def test_a_filter_is_counted_while_it_is_written_and_a_wrong_one_leaves_the_list(
+    page: Page, recommender: Recommender
+) -> None:
+    page.one("#filter").send_keys('"Horror" in genres')
+    items = recommender.count('"Horror" in genres')
+    page.until(f"document.getElementById('count').textContent === '{items} of 40 items'")
+    page.until("document.querySelectorAll('.card').length > 0")
+    page.settled()
+    assert all("Horror" in element.text for element in page.all(".card .genres"))
+    shown = page.cards()
+    page.one("#filter").send_keys(" and (")
+    page.until("document.getElementById('count').classList.contains('bad')")
+    assert "expected" in page.one("#count").text
+    assert page.cards() == shown
+    page.one("#filter").clear()
+    page.one("#filter").send_keys("item_id == 0", Keys.ENTER)
+    page.until("!document.getElementById('empty').hidden")
+    assert page.one("#empty").text == "Nothing is left that the filter holds for."
+    complaints(page)  # the refused filter is one of them
+
+
+def test_why_an_item_is_there_is_told_by_key_and_closed_by_escape(page: Page) -> None:
+    page.one("#as-user").click()
+    page.all(".samples button")[1].click()
+    page.until("document.getElementById('headline').textContent.startsWith('For user ')")
+    page.settled()
+    card = page.all(".card")[2]
+    name, place = card.find_element(By.CSS_SELECTOR, ".title").text, card.find_element(By.CSS_SELECTOR, ".places").text
+    card.send_keys("y")
+    page.until("document.getElementById('why').open && !document.getElementById('why-near-part').hidden")
+    assert page.one("#why-title").text.startswith(name)
+    rows = [[cell.text for cell in row.find_elements(By.CSS_SELECTOR, "th, td")] for row in page.all("#why-scores tr")]
+    assert [rows[0][2], rows[-1][2]] == place.split(" → ")
+    assert rows[-1][1].endswith(" %")
+    assert len(page.all("#why-near li")) == 6
+    command = page.one("#why-curl").text
+    assert '"user_id":' in command
+    assert command.startswith(f"curl {page.driver.current_url.rstrip('/')}/v1/recommend")
+    page.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+    page.until("!document.getElementById('why').open")
+    assert complaints(page) == []
+
+
+def test_a_more_varied_list_is_another_list(page: Page) -> None:
+    page.all(".tile")[0].click()
+    page.waits_for_history(1)
+    before = page.cards()
+    page.one("#diversity").send_keys(Keys.END)
+    page.until(f"[...document.querySelectorAll('.card')].map(c => c.dataset.id).join() !== {','.join(before)!r}")
+    page.settled()
+    assert len(set(page.cards())) == 20
+
+
 def test_nothing_is_wider_than_a_phone_and_dark_is_dark(page: Page) -> None:
     phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)

@@ -45,6 +45,7 @@ _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/tools.js": ("tools.js", "text/javascript; charset=utf-8"),
 }
 
 

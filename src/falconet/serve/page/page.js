@@ -10,7 +10,7 @@ const HUES = {
 };
 const STAGES = [["history", "history"], ["features", "features"], ["retrieve", "retrieve"], ["rank", "rank"], ["explain", "explain"]];
 const FUNNEL = [["catalogue", "in the catalogue"], ["allowed", "not met, not hidden"], ["retrieved", "retrieved"], ["answered", "shown"]];
-const state = { mode: "visitor", session: newSession(), user: null, shown: new Map(), asked: 0, picked: new Set(), verb: "watched", ranker: null };
+const state = { mode: "visitor", session: newSession(), user: null, shown: new Map(), asked: 0, picked: new Set(), verb: "chose", ranker: null, filter: "", items: 0 };
 
 // ---- talking to the server
 
@@ -50,7 +50,7 @@ async function refresh() {
   if (state.mode === "user" && state.user === null) return showNobody();
   byId("results").setAttribute("aria-busy", "true");
   try {
-    const answer = await call("/v1/recommend", { ...person(), k: Number(byId("k").value) });
+    const answer = await call("/v1/recommend", wished());
     if (turn === state.asked) show(answer); // a later request has overtaken this one otherwise
     hideAlert();
   } catch (error) {
@@ -157,7 +157,7 @@ function show(answer) {
   const keep = document.activeElement?.closest?.(".card")?.dataset.id;
   byId("results").replaceChildren(...answer.items.map((item) => card(item, fresh && !old.has(String(item.item_id)))));
   byId("empty").hidden = answer.items.length > 0;
-  byId("empty").textContent = "Nothing is left to recommend: everything was met or hidden.";
+  byId("empty").textContent = state.filter ? "Nothing is left that the filter holds for." : "Nothing is left to recommend: everything was met or hidden.";
   glide(before);
   if (keep) (byId("results").querySelector(`[data-id="${CSS.escape(keep)}"]`) ?? byId("results").firstElementChild)?.focus({ preventScroll: true });
   headline(answer);
@@ -208,14 +208,19 @@ function card(item, isNew) {
   part(".places").textContent = ranked ? `${item.retriever_rank} → ${item.rank}` : item.rank;
   part(".stage-1").textContent = item.source === "popular" ? "Popularity" : "Retriever";
   part(".places").className = moved > 0 ? "places up" : moved < 0 ? "places down" : "places";
+  part(".why").addEventListener("click", () => why(item));
+  part(".why").setAttribute("aria-label", `Why ${name}?`);
   for (const button of element.querySelectorAll(".acts button")) {
     button.addEventListener("click", () => busy(element, () => act(item, button.dataset.type)));
     if (button.dataset.type === "view") button.textContent = state.verb.charAt(0).toUpperCase() + state.verb.slice(1);
     button.setAttribute("aria-label", `${button.textContent}: ${name}`);
   }
   element.addEventListener("keydown", (event) => {
-    const type = { w: "view", l: "like", h: "hide" }[event.key.toLowerCase()];
-    if (type && event.target === element && !event.ctrlKey && !event.metaKey && !event.altKey) busy(element, () => act(item, type));
+    if (event.target !== element || event.ctrlKey || event.metaKey || event.altKey) return;
+    const key = event.key.toLowerCase();
+    const type = { v: "view", l: "like", h: "hide" }[key];
+    if (type) busy(element, () => act(item, type));
+    if (key === "y") why(item);
   });
   return element;
 }
@@ -414,6 +419,8 @@ async function load() {
   try {
     const [version, start, users] = await Promise.all([call("/version"), call("/v1/start"), call("/v1/users")]);
     state.verb = version.verb;
+    state.items = version.items;
+    byId("verb").textContent = version.verb;
     state.ranker = version.models.ranker;
     const models = [...Object.values(version.models.retrievers), version.models.ranker].filter(Boolean).join(" + ");
     byId("facts").textContent = `${models} · ${number.format(version.items)} items · ${number.format(version.users)} users · bundle ${version.bundle}`;
@@ -456,9 +463,9 @@ byId("theme").addEventListener("click", () => {
   remembered("falconet-theme", next);
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "/" || /^(INPUT|SELECT)$/.test(document.activeElement.tagName)) return;
+  if (event.key !== "/" || /^(INPUT|SELECT)$/.test(document.activeElement.tagName) || byId("why").open) return;
   event.preventDefault();
   byId(state.mode === "visitor" ? "find-item" : "find-user").focus();
 });
 theme(remembered("falconet-theme"));
-load();
+document.addEventListener("DOMContentLoaded", load); // once tools.js is there too

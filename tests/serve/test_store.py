@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 import store_servers
 from falconet.errors import ConfigError, DataError
+from falconet.serve.ab import report
 from falconet.serve.events import Event, Who
+from falconet.serve.scenarios import Scenario, Scenarios, Variant
 from falconet.serve.store import Impression, ItemChange, Page, Store
 from falconet.serve.stores import open_store
 
@@ -389,3 +391,28 @@ def test_a_request_has_one_person() -> None:
     assert Who.of() is None
     with pytest.raises(ConfigError, match="`user_id` and `session_id` are both given"):
         Who.of(1, 2)
+
+
+def test_a_report_of_an_ab_test_is_the_same_from_every_store(store: Store) -> None:
+    scenario = Scenario(name="home", variants=(Variant(name="a"), Variant(name="b")))
+    people = [Who("user", 1), Who("user", "1"), Who("session", 1), Who("user", 2)]
+    store.log_impressions(
+        [
+            Impression(
+                recommendation_id=f"r{n}", who=who, time=n, bundle="x", items=(5,), scenario="home", variant="ab"[n % 2]
+            )
+            for n, who in enumerate(people)
+        ]
+    )
+    told = {"item_id": 5, "type": "click", "time": 9}
+    events = [
+        Event(event_id="e1", user_id=2, recommendation_id="r3", **told),  # type: ignore[arg-type]
+        Event(event_id="e2", session_id=1, recommendation_id="r2", **told),  # type: ignore[arg-type]
+        Event(event_id="e3", user_id=2, recommendation_id="r0", **told),  # type: ignore[arg-type]
+    ]
+    assert store.add_events(events) == ["accepted"] * 3
+    found = report(store, Scenarios(scenario=(scenario,)))["home"]
+    assert {name: (one.responded, one.lists, one.events) for name, one in found.variants.items()} == {
+        "a": (1, 2, 1),
+        "b": (1, 2, 1),
+    }

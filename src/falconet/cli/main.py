@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from falconet.cli import data, doctor, launch, models, recipe, recommend, serve
+from falconet.cli import data, doctor, events, launch, models, recipe, recommend, report, serve
 from falconet.errors import FalconetError
 from falconet.plugins import load_modules
 
@@ -58,6 +58,8 @@ for command in (
     app.command()(command)
 app.command()(recommend.recommend)
 app.command()(serve.serve)
+app.add_typer(report.app, name="report")
+app.add_typer(events.app, name="events")
 app.command()(models.models)
 app.command()(doctor.doctor)
 app.command(

@@ -31,7 +31,7 @@ class Client:
 
     `token` is what calls that change items or forget people need. `timeout` in seconds. All calls raise DataError for
     what the server calls wrong, and ServiceError where it fails, refuses or is not there. Every call may be sent again
-    without harm; that is done where a connection is cut, and where the server says that it is busy.
+    without harm; that is done where a connection is cut, and where the server says that it is busy, or its store away.
     """
 
     def __init__(self, url: str = "http://127.0.0.1:8000", *, token: str | None = None, timeout: float = 10.0) -> None:
@@ -127,7 +127,7 @@ class Client:
                         f"`{self.url}` cannot be reached: {error!r}", hint="is `falconet serve` running there?"
                     ) from error
                 continue
-            if status == 429 and left:
+            if status in (429, 503) and left:
                 time.sleep(min(float(again or 1), self._timeout))
                 continue
             return _content(status, content, f"{method} {self.url}{path}")

@@ -57,6 +57,11 @@ class Impression:
 class Store(Protocol):
     """What a recommender keeps. Any number of threads and processes may use one at once."""
 
+    @property
+    def outages(self) -> tuple[type[Exception], ...]:
+        """What calls raise while the store cannot be reached, is locked or is full. Later calls find it again."""
+        ...
+
     def add_events(self, events: Sequence[Event]) -> list[Outcome]:
         """Store the events in one transaction; an outcome for each, in order."""
         ...

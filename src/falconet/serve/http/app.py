@@ -35,7 +35,7 @@ from falconet.serve.http.bodies import (
     Text,
 )
 from falconet.serve.http.guard import Guard, Log
-from falconet.serve.http.replies import add_errors, answer, error_reply
+from falconet.serve.http.replies import add_errors, add_outages, answer, error_reply
 from falconet.serve.metrics import Metrics
 from falconet.serve.serving import Serving
 
@@ -69,6 +69,7 @@ def create_app(
                 (413, "more bytes than a body may have"),
                 (422, "something in the request is wrong"),
                 (429, "busy: come back after `Retry-After` seconds"),
+                (503, "the store cannot be reached: come back after `Retry-After` seconds"),
             )
         },
         docs_url=None,  # those pages load scripts from other servers
@@ -76,6 +77,8 @@ def create_app(
     )
     app.add_middleware(Guard, at_once=at_once, log=log)
     add_errors(app)
+    store = serving.recommender.store  # a reload keeps it
+    add_outages(app, () if store is None else store.outages)
     _add_page(app)
     counters = _Counters(serving)
     _add_recommendations(app, serving, counters)

@@ -48,6 +48,18 @@ def add_errors(app: FastAPI) -> None:
         return reply
 
 
+def add_outages(app: FastAPI, outages: Sequence[type[Exception]]) -> None:
+    """Answer 503, to come back soon, where a store says that it cannot be reached."""
+
+    def away(request: Request, error: Exception) -> Response:
+        reply = error_reply(503, "what is known of people and items cannot be reached at the moment")
+        reply.headers["retry-after"] = "1"
+        return reply
+
+    for kind in outages:
+        app.add_exception_handler(kind, away)
+
+
 def _field(mistake: Mapping[str, Any]) -> dict[str, str]:
     """`k` or `events.3.item_id`, the place in what the caller wrote, and what is wrong with it."""
     location, message = mistake["loc"], mistake["msg"].removeprefix("Value error, ")

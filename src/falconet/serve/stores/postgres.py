@@ -70,6 +70,10 @@ class PostgresStore(SqlStore):
     def __str__(self) -> str:
         return _shown(self._url)
 
+    @property
+    def outages(self) -> tuple[type[Exception], ...]:
+        return (self._psycopg.OperationalError,)
+
     def _move_up(self) -> None:
         with self._writing() as connection:
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_SCHEMA}")

@@ -150,6 +150,10 @@ class RedisStore:
     def __str__(self) -> str:
         return f"redis://{self._where}"
 
+    @property
+    def outages(self) -> tuple[type[Exception], ...]:
+        return (self._redis.ConnectionError, self._redis.TimeoutError)
+
     @contextmanager
     def _in_words(self) -> Iterator[None]:
         try:

@@ -110,6 +110,10 @@ class SqliteStore(SqlStore):
             yield connection
             connection.execute("COMMIT")
 
+    @property
+    def outages(self) -> tuple[type[Exception], ...]:
+        return (sqlite3.OperationalError,)
+
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         """A connection for one call, given back afterwards: as many are open as calls ever ran at once.

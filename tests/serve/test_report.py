@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +15,8 @@ from falconet.cli.events import export
 from falconet.cli.report import ab
 from falconet.errors import ArtifactError, ConfigError, DataError
 from falconet.io.artifact import read_artifact
+from falconet.recipe.config import ColumnsConfig, read_recipe
+from falconet.recipe.source import read_data
 from falconet.serve.ab import difference, report, split_p, wilson
 from falconet.serve.events import Event, Who
 from falconet.serve.export import KIND, export_events
@@ -21,6 +24,7 @@ from falconet.serve.scenarios import Scenario, Scenarios, Variant
 from falconet.serve.store import Impression
 from falconet.serve.stores.sqlite import SqliteStore
 
+DEMO = Path(__file__).parents[2] / "src/falconet/recipe/demo.toml"
 HOME = Scenario(name="home", variants=(Variant(name="a"), Variant(name="b")))
 TESTS = Scenarios(scenario=(HOME,))
 FILE = """
@@ -124,6 +128,10 @@ def test_events_become_rows_that_training_reads(full: SqliteStore, tmp_path: Pat
     assert len(rows) == 11
     assert set(rows["type"]) == {"click", "like"}
     assert (rows["user_id"].dtype, rows["item_id"].dtype, rows["user_id"].null_count()) == (pl.Int64, pl.Int64, 0)
+    columns = ColumnsConfig(user="user_id", item="item_id", time="time", rating="")
+    plain = read_recipe(DEMO, ['data.reader="files"', f"data.path={json.dumps(str(out))}"])
+    raw = read_data(replace(plain, columns=columns), tmp_path / "work")
+    assert len(raw.interactions.collect()) == 11
     last = read_artifact(out, KIND).extra["last"]
     did(full, 3, 3, "like")
     newer = export_events(full, tmp_path / "newer", since=last)

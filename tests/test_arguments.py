@@ -33,6 +33,7 @@ def bake(flour: int, *, sugar: int = 0) -> int:
         ((), {"flour": 1, "suger": 2}, "bake has no `suger`", r"did you mean `sugar`\?"),
         ((), {"sugar": 2}, "bake needs `flour`", r"bake\(flour=...\)"),
         ((1, 2), {}, "bake was given 2 values without a name", r"bake\(sugar=...\)"),
+        ((1,), {"flour": 2}, "bake was given `flour` twice, by its place and by its name", "once is enough"),
     ],
 )
 def test_what_does_not_fit_is_named(
@@ -40,6 +41,18 @@ def test_what_does_not_fit_is_named(
 ) -> None:
     with pytest.raises(ConfigError, match=f"^{message}\n\nhint: {hint}$"):
         bake(*arguments, **settings)
+
+
+def test_a_call_that_takes_any_name_lacks_what_it_needs_alone() -> None:
+    @explained
+    def mix(flour: int, **more: int) -> int:
+        return flour + sum(more.values())
+
+    assert mix(1, sugar=2) == 3
+    with pytest.raises(ConfigError, match=r"mix needs `flour`(?s:.*)mix\(flour=\.\.\.\)$"):
+        mix(sugar=2)
+    with pytest.raises(ConfigError, match="mix was given 2 values without a name"):
+        mix(1, 2)
 
 
 def test_an_error_within_stays_what_it_is() -> None:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from falconet.batch import Batch
-from falconet.errors import ArtifactError, ConfigError
+from falconet.batch import Batch, Ragged
+from falconet.errors import ArtifactError, ConfigError, DataError
 from falconet.evaluation import judge
 from falconet.evaluation.baselines import popular
 from falconet.evaluation.candidates import build_candidates, candidate_rows
 from falconet.evaluation.cut import CandidateConfig, count_items, write_scout_rows
-from falconet.evaluation.evaluate import EvaluationConfig, evaluate
+from falconet.evaluation.evaluate import EvaluationConfig, evaluate, figure
 from falconet.evaluation.luck import Luck
 from falconet.evaluation.recommend import Retrieval, TwoStage, sources_of
 from falconet.evaluation.report import read_report, table_text, write_report
@@ -181,6 +181,21 @@ def test_counts_of_the_whole_catalogue_are_kept_for_few_blocks_of_users(
     assert evaluate(tastes, {"mine": trained[0]}, EvaluationConfig(k=5)) == whole
     assert len(kept) > 2 * len(whole["models"])
     assert max(kept) == judge.STATES
+
+
+class ShowsNothing:
+    """Has no item for anybody."""
+
+    def search(self, users: Batch, k: int, exclude: Ragged | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full((users.rows, k), -torch.inf), torch.full((users.rows, k), -1)
+
+
+def test_a_figure_without_a_value_is_said(small: Path) -> None:
+    assert figure(small, "none", ShowsNothing(), EvaluationConfig(k=3), "recall@3") == 0
+    with pytest.raises(DataError, match="`novelty@3` of `none` has no value here"):
+        figure(small, "none", ShowsNothing(), EvaluationConfig(k=3), "novelty@3")
+    with pytest.raises(ConfigError, match=r"no metric `novelt@3`(?s:.*)`novelty@3`"):
+        figure(small, "none", ShowsNothing(), EvaluationConfig(k=3), "novelt@3")
 
 
 def test_two_models_of_one_name_are_refused(small: Path) -> None:

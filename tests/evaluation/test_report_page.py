@@ -207,3 +207,12 @@ def test_bars_are_as_long_as_their_figures(work: Path, report: dict[str, Any], w
     longest = found[0][1]
     for name, width in found:
         assert width / longest == pytest.approx(value[name] / value[found[0][0]], abs=0.01)
+
+
+def test_a_small_p_is_text(report: dict[str, Any]) -> None:
+    worst = next(model for model in report["models"].values() if "to_best" in model)
+    for one in worst["to_best"].values():
+        one["p"] = 0.0002
+    page = page_text(report)
+    assert "p &lt; .001" in page
+    assert not re.search(r"<[^a-z/!]", page.partition("</style>")[2])

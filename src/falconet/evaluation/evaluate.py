@@ -141,7 +141,8 @@ def figure(
 ) -> float:
     """One figure of one model, as `evaluate` finds it: `metric` is one of the report's `ranking` or `lists`.
 
-    Raises ConfigError for a metric that there is not, DataError where nobody has anything in the test.
+    Raises ConfigError for a metric that there is not, DataError where nobody has anything in the test, or the metric no
+    value.
     """
     features = Path(features)
     items, (users, tested) = read_items(features / "items"), _tested(tested_table(features))
@@ -150,7 +151,9 @@ def figure(
     known = {**figures["lists"], **{key: one["value"] for key, one in figures["ranking"].items()}}
     if metric not in known:
         raise ConfigError(f"there is no metric `{metric}`", hint=suggest(metric, known))
-    return float("nan") if known[metric] is None else float(known[metric])
+    if known[metric] is None:
+        raise DataError(f"`{metric}` of `{name}` has no value here", hint="another metric")
+    return float(known[metric])
 
 
 def _tested(table: Path) -> tuple[Users, Tensor]:

@@ -317,7 +317,7 @@ def _told_apart(apart: Mapping[str, float | None]) -> bool:
 
 
 def _p(value: float | None) -> str:
-    return "none" if value is None else "< .001" if value < 0.001 else f"{value:.3f}".removeprefix("0")
+    return "none" if value is None else "&lt; .001" if value < 0.001 else f"{value:.3f}".removeprefix("0")
 
 
 def _value(figure: Mapping[str, float | None]) -> float:

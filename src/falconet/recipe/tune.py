@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 from falconet.config import config_hash, from_plain, to_plain
 from falconet.errors import ConfigError, FalconetError, suggest
 from falconet.evaluation.evaluate import figure
-from falconet.evaluation.recommend import Retrieval
-from falconet.evaluation.tables import read_items
 from falconet.io.artifact import read_manifest, write_file
 from falconet.models.base import MODELS, Model, Retriever
 from falconet.models.closed_form import ClosedForm
+from falconet.nn.modes import evaluating
 from falconet.progress import aligned, hushed, note
 from falconet.recipe.check import MERGED, TWO_STAGE
 from falconet.recipe.config import Recipe, StageConfig, overridden, recipe_of
@@ -196,12 +195,8 @@ class Search:
             return figure(features, self.of, model, config, self.config.metric)
 
     def _figure(self, features: Path, model: Retriever, recipe: Recipe) -> float:
-        training = model.training
-        try:
-            shows = Retrieval(model.eval(), read_items(features / "items"))
-            return figure(features, self.of, shows, evaluation_config(recipe), self.config.metric)
-        finally:
-            model.train(training)
+        with evaluating(model):
+            return figure(features, self.of, model, evaluation_config(recipe), self.config.metric)
 
     def _prepare(self, recipe: Recipe, folder: Path) -> None:
         """The features of a split of the training rows, where they are not there yet."""

@@ -51,7 +51,7 @@ def _load_file(path: Path) -> None:
             f"no module `{path}`, looked for from `{Path.cwd()}`", hint="a Python file, or a module's name"
         )
     known = sys.modules.get(path.stem)
-    if known is not None and Path(getattr(known, "__file__", None) or "").absolute() == path.absolute():
+    if known is not None and Path(getattr(known, "__file__", None) or "").resolve() == path.resolve():
         return
     if known is not None:
         raise ConfigError(

@@ -201,6 +201,7 @@ def test_what_is_not_there_is_named_before_any_work(shop: Path, setting: str, me
     [
         ("columns.user_features=['ag']", ColumnNotFoundError, r"(?s)`columns.user_features`.* no column `ag`.*`age`"),
         ("columns.user_features=['user']", ConfigError, "`columns.user_features` has `user`, which is the id"),
+        ("prepare.features.0.columns=['item']", ConfigError, "`prepare.features` has `item`, which is an id"),
         ("prepare.features.0.columns=['prise']", ColumnNotFoundError, "(?s)no column `prise`.*`price`"),
         (
             "prepare.features=[{columns=['city'], ops=[{op='FillMissing', fill_val='x'}]}]",
@@ -236,7 +237,8 @@ def test_a_module_is_loaded_once_and_its_own_error_is_shown(tmp_path: Path, monk
     (tmp_path / "once_only.py").write_text(COUNTS)
     (tmp_path / "broken_part.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
-    load_modules(["once_only.py", "once_only.py", "once_only"])
+    (tmp_path / "folder").mkdir()
+    load_modules(["once_only.py", "folder/../once_only.py", "once_only"])
     assert (tmp_path / "once_only.txt").read_text() == "x"
     with pytest.raises(ConfigError, match="the module `broken_part` cannot be loaded: ZeroDivisionError"):
         load_modules(["broken_part"])

@@ -91,8 +91,10 @@ def plan(
     user = [columns.user] >> ops.Categorify() >> ops.AddTags(tags=("user", "id"))
     item = [columns.item] >> ops.Categorify() >> ops.AddTags(tags=("item", "id"))
     outputs: Node = user + item
-    for name in {n for feature in prepare.features for n in feature.columns}:
-        tables = [table.columns for table in (items, users) if table is not None]
+    tables = [table.columns for table in (items, users) if table is not None]
+    for name in dict.fromkeys(n for feature in prepare.features for n in feature.columns):
+        if name in (columns.user, columns.item):
+            raise ConfigError(f"`prepare.features` has `{name}`, which is an id", hint="leave it out")
         if not any(name in names for names in tables):
             known = [n for names in tables for n in names]
             raise ColumnNotFoundError.of(name, known, where="no table of items or users (`prepare.features`)")

@@ -80,3 +80,5 @@ def test_a_name_that_is_none_is_said(tmp_path: Path) -> None:
         Scenarios().of("home")
     with pytest.raises(ConfigError, match="no file of scenarios"):
         Scenarios.read(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="cannot be read: "):
+        Scenarios.read(tmp_path)

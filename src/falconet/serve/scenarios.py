@@ -110,6 +110,8 @@ class Scenarios:
             plain = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise ConfigError(f"no file of scenarios at `{path}`") from error
+        except OSError as error:
+            raise ConfigError(f"`{path}` cannot be read: {error.strerror}", hint="scenarios are a TOML file") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"`{path}` is not TOML: {error}") from error
         return from_plain(cls, plain, where=str(path))

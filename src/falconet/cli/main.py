@@ -16,6 +16,7 @@ from falconet.plugins import load_modules
 app = typer.Typer(
     help="Recommender systems end to end, on whatever machine you have. `falconet demo` shows all of it in a minute.",
     no_args_is_help=True,
+    rich_markup_mode="markdown",  # the default takes `[tune]` for a style and drops it
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -63,7 +64,9 @@ def make_world(folder: Path, *, strings: bool = False, ranker: bool = True, bund
     return world
 
 
-def build_world_bundle(world: World, out: Path, *, ranker: bool = True) -> None:
+def build_world_bundle(
+    world: World, out: Path, *, ranker: bool = True, index: Literal["exact", "ann"] = "exact"
+) -> None:
     build_bundle(
         out,
         workflow=world.folder / "workflow",
@@ -71,7 +74,7 @@ def build_world_bundle(world: World, out: Path, *, ranker: bool = True) -> None:
         ranker=world.folder / "ranker" if ranker else None,
         items=world.folder / "items",
         users=world.folder / "users",
-        config=ServingConfig(user="user", item="item", candidates=CANDIDATES, history=HISTORY),
+        config=ServingConfig(user="user", item="item", candidates=CANDIDATES, history=HISTORY, index=index),
         data={"rows": sum(map(len, world.seen.values())), "from": 0, "to": 99},
         extra={"step": "a step"},
     )

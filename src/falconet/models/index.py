@@ -8,11 +8,15 @@ from falconet.batch import Batch
 from falconet.models.base import Retriever
 from falconet.models.closed_form import ItemScorer
 from falconet.retrieval.exact import ExactIndex
+from falconet.retrieval.faiss import AnnIndex
 from falconet.retrieval.scores import ScoreIndex
 
 
-def index_of(retriever: Retriever, items: Batch, codes: Tensor) -> ExactIndex | ScoreIndex:
-    """The index of a catalogue of item features and codes, to be searched with `retriever.user(...)`."""
+def index_of(retriever: Retriever, items: Batch, codes: Tensor, *, ann: bool = False) -> ExactIndex | ScoreIndex:
+    """The index of a catalogue of item features and codes, to be searched with `retriever.user(...)`.
+
+    `ann`: an approximate one where the retriever has vectors. Raises ConfigError where faiss is not installed then.
+    """
     if isinstance(retriever, ItemScorer):
         return ScoreIndex(codes, len(retriever.counts))
-    return ExactIndex(retriever.vectors(items), codes)
+    return (AnnIndex if ann else ExactIndex)(retriever.vectors(items), codes)

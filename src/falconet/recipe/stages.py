@@ -219,6 +219,7 @@ def bundle(recipe: Recipe, work: Path, *, step: str) -> None:
             candidates=recipe.bundle.candidates,
             history=recipe.prepare.max_items,
             verb=recipe.verb,
+            index=recipe.bundle.index,
         ),
         weights={name: one.weight for name, one in recipe.retrievers.items()},
         data=_span(work / "split/train", columns.time),

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,8 +26,10 @@ from falconet.models.closed_form import ClosedForm, ItemScorer
 from falconet.models.index import index_of
 from falconet.models.ranker import Ranker
 from falconet.models.store import load_model
+from falconet.progress import note
 from falconet.retrieval.candidates import RETRIEVER, CandidateRows
 from falconet.retrieval.exact import ExactIndex
+from falconet.retrieval.faiss import AnnIndex
 from falconet.retrieval.scores import ScoreIndex
 from falconet.retrieval.sources import Source, Sources
 from falconet.schema import FOOTER_KEY, Schema, Tag
@@ -41,6 +43,7 @@ KIND = "bundle"
 RETRIEVERS = "retrievers"  # folder of the models, by name
 INDEXES = "indexes"  # folder of their indexes, by name
 _TOLERANCE = 1e-5  # how far a probe's scores may lie from those of the machine that built the bundle
+_ASKED = 500  # people whose candidates an approximate index is measured by
 _NOT_SERVED = ("relevant", "relevant_unknown")  # what users will do in the test has no place in a bundle
 
 
@@ -56,6 +59,8 @@ class ServedRetriever:
 class ServingConfig:
     """serving.json: names, sizes and words. `verb` is what people do with items, as in "because you watched Alien".
 
+    `index`: how vectors are searched; "ann" is approximate (retrieval/faiss.py) and for millions of items.
+
     The build fills in `retrievers`, in their order, and `bias`.
     """
 
@@ -64,6 +69,7 @@ class ServingConfig:
     candidates: int = 200
     history: int = 50
     verb: str = "chose"
+    index: Literal["exact", "ann"] = "exact"
     retrievers: tuple[ServedRetriever, ...] = ()
     bias: bool = False  # whether the last dimension of the first retriever's vectors is a bias, no direction
     format: int = FORMAT
@@ -152,7 +158,8 @@ def build_bundle(
         _write_popular(catalogue, config.item, to / "popular.parquet")
         (to / INDEXES).mkdir()
         for name in retrievers:
-            index = index_of(_retriever(to / RETRIEVERS / name), catalogue.features, catalogue.codes)
+            model, ann = _retriever(to / RETRIEVERS / name), config.index == "ann"
+            index = index_of(model, catalogue.features, catalogue.codes, ann=ann)
             index.save(to / INDEXES / f"{name}.safetensors")
         served = [ServedRetriever(name=name, weight=(weights or {}).get(name, 1.0)) for name in retrievers]
         config = replace(config, retrievers=tuple(served))
@@ -170,7 +177,7 @@ def build_bundle(
             },
             "dim": first.index.dim if isinstance(first.index, ExactIndex) else None,
             "items": len(catalogue),
-            "ann_recall": None,
+            "ann_recall": _ann_recall(engine),
             "data": dict(data),
             "probes": [{"request": request, **_probe(engine, request)} for request in requests],
         }
@@ -208,11 +215,30 @@ def _sources(path: Path, config: ServingConfig, models: Mapping[str, Retriever],
     sources = []
     for one in config.retrievers:
         model, file = models[one.name], path / INDEXES / f"{one.name}.safetensors"
-        index = ScoreIndex.load(file) if isinstance(model, ItemScorer) else ExactIndex.load(file)
+        index = _index(file, model, config)
         if not torch.equal(index.codes, catalogue.codes):
             raise ArtifactError(f"`{file}` has other items than items.parquet")
         sources.append(Source(one.name, model, index, one.weight))
     return Sources(sources)
+
+
+def _index(file: Path, model: Retriever, config: ServingConfig) -> ScoreIndex | ExactIndex:
+    if isinstance(model, ItemScorer):
+        return ScoreIndex.load(file)
+    return (AnnIndex if config.index == "ann" else ExactIndex).load(file)
+
+
+def _ann_recall(engine: Engine) -> dict[str, float] | None:
+    """For each approximate index, the share of the exact candidates that it finds for people known to training."""
+    some = engine.people.features[:_ASKED]
+    found = {
+        source.name: round(source.index.recall(source.retriever.user(some), engine.candidates), 4)
+        for source in engine.sources.sources
+        if isinstance(source.index, AnnIndex)
+    }
+    for name, recall in found.items():
+        note(f"the approximate index of `{name}` finds {recall:.1%} of the {engine.candidates} exact candidates")
+    return found or None
 
 
 def _ranker_rows(ranker: Model, schema: Schema, catalogue: Catalogue, names: tuple[str, ...]) -> CandidateRows:

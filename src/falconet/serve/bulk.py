@@ -27,7 +27,7 @@ from falconet.serve.users_file import UsersFile
 
 KIND = "recommendations"
 FORMAT = 1  # of the files
-_USERS, _ROWS = 10_000, 1_000_000  # of one part, at most
+_USERS, _ROWS = 2_000, 1_000_000  # of one part, at most
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,8 @@ def test_several_retrievers_have_names_and_settings_of_their_own(tmp_path: Path)
         ("retriever.weight=1", r"(?s)there are 2 `retriever`.*`retriever.0.weight` is the first's"),
         ("retriever.1.name=TwoTower", r"(?s)`recipe.retriever\[1\]`: another model of the report is called `TwoTower`"),
         ("retriever.1.name=merged", r"(?s)`recipe.retriever\[1\]`: another model .* `merged`"),
+        ("retriever.1.name=twotower", r"(?s)`recipe.retriever\[1\]`: another model .* `twotower`"),
+        ("retriever.1.name=Ranker", r"`recipe.retriever\[1\].name` is `Ranker`, which is another folder"),
         ("retriever.1.name=scout", r"`recipe.retriever\[1\].name` is `scout`, which is another folder"),
         ("retriever.1.name=retriever", "what all of them are called together"),
         ("retriever.1.name=../x", "`retriever.name` is '../x'"),

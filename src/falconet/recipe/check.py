@@ -66,21 +66,21 @@ def operators(feature: FeatureConfig, where: str = "prepare.features") -> list[O
 
 
 def _check_stages(recipe: Recipe) -> None:
-    taken = set(_TAKEN)
+    taken = {name.lower() for name in _TAKEN}
 
     def take(where: str, name: str) -> None:
-        if name in taken:
+        if name.lower() in taken:  # many file systems do not tell such folders apart
             raise ConfigError(
                 f"`{where}`: another model of the report is called `{name}`", hint="give it a `name` of its own"
             )
-        taken.add(name)
+        taken.add(name.lower())
 
     several = len(recipe.retriever) > 1
     for place, one in enumerate(recipe.retriever):
         where = f"recipe.retriever[{place}]" if several else "recipe.retriever"
         _check_stage(where, one, retrieves=True)
         name = one.name or (one.model if several else RETRIEVER)
-        if name in _FOLDERS:
+        if name.lower() in _FOLDERS:
             raise ConfigError(f"`{where}.name` is `{name}`, which is another folder of runs", hint="another name")
         take(where, name)
     if several and RETRIEVER in taken:

@@ -24,6 +24,7 @@ from falconet.models import (
     Retriever,
     SASRec,
     YouTubeDNN,
+    closed_form,
 )
 from falconet.models.closed_form import ClosedForm, Interactions, ItemScorer
 from falconet.models.sequence import SequenceModel, last, pieces
@@ -95,13 +96,18 @@ def test_ease_is_its_closed_form(users: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "config"), [(EASE, None), (ItemKNN, None), (ItemKNN, ItemKNN.Config(neighbours=None))]
 )
-def test_what_an_item_adds_to_others_is_what_it_says_alone(kind: type[ItemScorer], config: Any) -> None:
+def test_what_an_item_adds_to_others_is_what_it_says_alone(
+    kind: type[ItemScorer], config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = kind.from_schema(EXAMPLE, config)
     fitted(model, taken(40))
     some, every = torch.tensor([3, 7, 23]), torch.arange(N)
     alone = scores(model, histories([[code] for code in some.tolist()]))
     for pulls in (model.pulls(some, every), ItemScorer.pulls(model, some, every)):
         np.testing.assert_allclose(pulls.detach().numpy(), alone.numpy(), atol=1e-7)
+    monkeypatch.setattr(closed_form, "_SCORES", 2 * N)
+    np.testing.assert_allclose(ItemScorer.pulls(model, some, every).detach().numpy(), alone.numpy(), atol=1e-7)
+    assert ItemScorer.pulls(model, some[:0], every).shape == (0, N)
 
 
 def test_ease_says_what_it_would_need() -> None:

@@ -18,6 +18,7 @@ from falconet.models.base import Retriever, feature, history_of
 from falconet.nn.loss import full_softmax
 from falconet.schema import Schema
 
+_SCORES = 2**24  # numbers
 SEEN = "seen"  # a feature beside the columns of the schema: everything a user took, where a batch has it
 
 
@@ -116,8 +117,11 @@ class ItemScorer(ClosedForm):
 
     def pulls(self, taken_H: Tensor, codes_K: Tensor) -> Tensor:
         """What having taken each of H items adds to the scores of K others: [H, K]."""
-        alone = Ragged(taken_H.long(), torch.arange(len(taken_H) + 1))
-        return self.scores(Batch.of({self.history: alone}))[:, codes_K]
+        found = []
+        for some in torch.split(taken_H.long(), max(_SCORES // len(self.counts), 1)):  # not all scores at once
+            alone = Ragged(some, torch.arange(len(some) + 1))
+            found.append(self.scores(Batch.of({self.history: alone}))[:, codes_K])
+        return torch.cat(found)
 
     def forward(self, batch: Batch) -> Tensor:
         return self.scores(batch).gather(1, self.item_codes(batch)[:, None]).squeeze(1)

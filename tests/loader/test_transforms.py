@@ -18,6 +18,7 @@ from torch import Tensor
 from falconet.batch import Batch
 from falconet.errors import ArtifactError, ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.loader.loader import Loader
+from falconet.loader.position import described
 from falconet.loader.transforms import Negatives, Padding, SampleWeights, Transform
 from falconet.loader.vectors import PretrainedVectors
 
@@ -228,7 +229,9 @@ def doubled(batch: Batch) -> Batch:
     return batch
 
 
-def test_a_position_knows_columns_targets_and_transforms(numbered_folder: Make, tmp_path: Path) -> None:
+def test_a_position_knows_columns_targets_and_transforms(
+    numbered_folder: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What decides the rows that batches hold must be the same where a position is taken up."""
     folder = numbered_folder([20])
     np.save(tmp_path / "vectors.npy", np.zeros((40, 3), np.float32))
@@ -254,3 +257,6 @@ def test_a_position_knows_columns_targets_and_transforms(numbered_folder: Make, 
     with_vectors = Loader(folder, batch_size=4, transforms=[vectors]).state_dict()["transforms"]
     assert with_vectors[0]["source"] == ["vectors.npy", (tmp_path / "vectors.npy").stat().st_size]
     assert with_vectors[0]["codes"] == ["torch.int64", 40]
+    monkeypatch.chdir(tmp_path)
+    assert described("vectors.npy") == described(tmp_path / "vectors.npy") == with_vectors[0]["source"]
+    assert [described(x) for x in ("a/item", "b/item", "first", ".")] == ["a/item", "b/item", "first", "."]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,8 +47,10 @@ def described(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         settings = {f.name: described(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"kind": type(value).__qualname__, **settings}
-    if isinstance(value, Path) or (isinstance(value, str) and os.path.sep in value):
-        return [Path(value).name, Path(value).stat().st_size if Path(value).is_file() else None]
+    if isinstance(value, str | Path) and Path(value).suffix and Path(value).is_file():
+        return [Path(value).name, Path(value).stat().st_size]
+    if isinstance(value, Path):
+        return value.name
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, range):

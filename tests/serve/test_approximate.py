@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from falconet.errors import ConfigError
+from falconet.evaluation.baselines import popular
+from falconet.evaluation.tables import read_items
+from falconet.models.store import save_model
 from falconet.retrieval import faiss as approximate
-from falconet.serve.bundle import load_bundle
+from falconet.serve.bundle import ServingConfig, build_bundle, load_bundle
 from falconet.serve.events import Event
 from falconet.serve.recommender import Recommender
 from falconet.serve.stores.sqlite import SqliteStore
@@ -64,3 +67,18 @@ def test_without_faiss_such_a_bundle_says_what_it_needs(
     monkeypatch.setitem(__import__("sys").modules, "faiss", None)
     with pytest.raises(ConfigError, match=r"needs faiss[\s\S]*falconet\[ann\]"):
         load_bundle(both[1].bundle.path)
+
+
+def test_a_model_that_asks_nothing_of_people_is_measured_too(world: World, tmp_path: Path) -> None:
+    save_model(popular(read_items(world.folder / "items")), tmp_path / "popular")
+    bundle = build_bundle(
+        tmp_path / "bundle",
+        workflow=world.folder / "workflow",
+        retriever=tmp_path / "popular",
+        ranker=None,
+        items=world.folder / "items",
+        users=world.folder / "users",
+        config=ServingConfig(user="user", item="item", candidates=5, index="ann"),
+        data={},
+    )
+    assert bundle.manifest.extra["ann_recall"] == {"retriever": 1.0}

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from falconet.errors import ArtifactError
+from falconet.errors import ArtifactError, ConfigError
 from falconet.etl.workflow import FittedWorkflow
 from falconet.io.artifact import MANIFEST
 from falconet.io.footer import read_schema
 from falconet.retrieval.exact import ExactIndex
-from falconet.serve.bundle import load_bundle
+from falconet.serve.bundle import ServingConfig, build_bundle, load_bundle
 from serving_world import World, build_world_bundle, make_world
 
 
@@ -161,3 +161,29 @@ def test_a_ranker_in_the_place_of_the_retriever_is_refused(tmp_path: Path) -> No
     with pytest.raises(ArtifactError, match="is a MLP, which has no vectors to search"):
         build_world_bundle(world, world.bundle)
     assert not world.bundle.exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "weights", "message"),
+    [
+        (["first"], {"frist": 2.0}, r"`weights` names no retriever `frist`(?s:.*)`first`"),
+        (["../first"], None, r"a retriever is called '\.\./first'"),
+        ([".."], None, r"a retriever is called '\.\.'"),
+    ],
+)
+def test_retrievers_have_names_of_folders_and_weights_those_of_retrievers(
+    world: World, tmp_path: Path, names: list[str], weights: dict[str, float] | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_bundle(
+            tmp_path / "out",
+            workflow=world.folder / "workflow",
+            retriever=dict.fromkeys(names, world.folder / "retriever"),
+            ranker=None,
+            items=world.folder / "items",
+            users=world.folder / "users",
+            config=ServingConfig(user="user", item="item"),
+            data={},
+            weights=weights,
+        )
+    assert not list(tmp_path.iterdir())

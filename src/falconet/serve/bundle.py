@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import torch
 
 from falconet.config import from_plain, to_plain
-from falconet.errors import ArtifactError, ConfigError
+from falconet.errors import ArtifactError, ConfigError, suggest
 from falconet.etl.workflow import FittedWorkflow
 from falconet.io.artifact import MANIFEST, Manifest, read_artifact, read_manifest, write_artifact
 from falconet.models.base import Model, Retriever
@@ -53,6 +53,10 @@ class ServedRetriever:
 
     name: str
     weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.name in ("", "..") or Path(self.name).name != self.name:
+            raise ConfigError(f"a retriever is called {self.name!r}", hint="a name that a folder can have")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +144,13 @@ def build_bundle(
     keys for the manifest, such as the step's.
 
     Raises ArtifactError where `out` is there already, unless `overwrite`, and where a folder is missing or is something
-    else; SchemaError where the tables lack a column that the models read.
+    else; SchemaError where the tables lack a column that the models read; ConfigError for weights of other names.
     """
     retrievers = dict(retriever) if isinstance(retriever, Mapping) else {RETRIEVER: retriever}
+    if unknown := sorted(set(weights or ()) - set(retrievers)):
+        raise ConfigError(f"`weights` names no retriever `{unknown[0]}`", hint=suggest(unknown[0], retrievers))
+    served = tuple(ServedRetriever(name=name, weight=(weights or {}).get(name, 1.0)) for name in retrievers)
+    config = replace(config, retrievers=served)
     second = None if ranker is None else load_model(ranker)
     parents = {"workflow": read_manifest(workflow, "workflow").sha256}
     with write_artifact(out, KIND, parents=parents, extra=extra, overwrite=overwrite) as draft:
@@ -161,8 +169,6 @@ def build_bundle(
             model, ann = _retriever(to / RETRIEVERS / name), config.index == "ann"
             index = index_of(model, catalogue.features, catalogue.codes, ann=ann)
             index.save(to / INDEXES / f"{name}.safetensors")
-        served = [ServedRetriever(name=name, weight=(weights or {}).get(name, 1.0)) for name in retrievers]
-        config = replace(config, retrievers=tuple(served))
         _write_config(config, to)
         engine = _open(to, None).engine
         requests = _probe_requests(engine)
@@ -230,12 +236,14 @@ def _index(file: Path, model: Retriever, config: ServingConfig) -> ScoreIndex | 
 
 def _ann_recall(engine: Engine) -> dict[str, float] | None:
     """For each approximate index, the share of the exact candidates that it finds for people known to training."""
-    some = engine.people.features[:_ASKED]
-    found = {
-        source.name: round(source.index.recall(source.retriever.user(some), engine.candidates), 4)
-        for source in engine.sources.sources
-        if isinstance(source.index, AnnIndex)
-    }
+    features, people = engine.features, range(min(len(engine.people), _ASKED))
+    found = {}
+    for source in engine.sources.sources:
+        if people and isinstance(source.index, AnnIndex):
+            asked = (features.batch(p, None, features.history(p), {}, engine.people.seen(p).tolist()) for p in people)
+            with torch.inference_mode():
+                queries = torch.cat([source.retriever.user(one) for one in asked])
+            found[source.name] = round(source.index.recall(queries, engine.candidates), 4)
     for name, recall in found.items():
         note(f"the approximate index of `{name}` finds {recall:.1%} of the {engine.candidates} exact candidates")
     return found or None

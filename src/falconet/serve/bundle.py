@@ -33,16 +33,16 @@ from falconet.retrieval.faiss import AnnIndex
 from falconet.retrieval.scores import ScoreIndex
 from falconet.retrieval.sources import Source, Sources
 from falconet.schema import FOOTER_KEY, Schema, Tag
-from falconet.serve.engine import Engine, Query
+from falconet.serve.engine import Engine
 from falconet.serve.features import RequestFeatures
 from falconet.serve.nearness import nearness_of
+from falconet.serve.probes import answer_probe, check_probe, probe_requests
 from falconet.serve.tables import Catalogue, People, read_table, user_side
 
 FORMAT = 2  # of serving.json and of what lies beside it
 KIND = "bundle"
 RETRIEVERS = "retrievers"  # folder of the models, by name
 INDEXES = "indexes"  # folder of their indexes, by name
-_TOLERANCE = 1e-5  # how far a probe's scores may lie from those of the machine that built the bundle
 _ASKED = 500  # people whose candidates an approximate index is measured by
 _NOT_SERVED = ("relevant", "relevant_unknown")  # what users will do in the test has no place in a bundle
 
@@ -117,7 +117,7 @@ def load_bundle(path: str | Path) -> Bundle:
         raise ArtifactError(f"no bundle at `{path}`", hint=hint) from error
     bundle = _open(path, manifest)
     for probe in manifest.extra.get("probes", []):
-        _check_probe(path, probe, _probe(bundle.engine, probe["request"]))
+        check_probe(path, probe, answer_probe(bundle.engine, probe["request"]))
     return bundle
 
 
@@ -171,7 +171,7 @@ def build_bundle(
             index.save(to / INDEXES / f"{name}.safetensors")
         _write_config(config, to)
         engine = _open(to, None).engine
-        requests = _probe_requests(engine)
+        requests = probe_requests(engine)
         first = engine.sources.first
         has_vectors = isinstance(first.index, ExactIndex)
         if has_vectors and _has_bias(engine):
@@ -185,7 +185,7 @@ def build_bundle(
             "items": len(catalogue),
             "ann_recall": _ann_recall(engine),
             "data": dict(data),
-            "probes": [{"request": request, **_probe(engine, request)} for request in requests],
+            "probes": [{"request": request, **answer_probe(engine, request)} for request in requests],
         }
     return load_bundle(out)
 
@@ -315,48 +315,6 @@ def _read_config(path: Path) -> ServingConfig:
         return from_plain(ServingConfig, plain, where=str(path))
     except ConfigError as error:
         raise ArtifactError(str(error)) from error
-
-
-def _probe_requests(engine: Engine) -> list[dict[str, Any]]:
-    """The person with the most and the one with the fewest items, a stranger with a history, and nobody."""
-    people, catalogue = engine.people, engine.catalogue
-    requests: list[dict[str, Any]] = [{"k": 10}]
-    if len(people):
-        counts = people.counts()
-        for row in dict.fromkeys((int(counts.argmax()), int(counts.argmin()))):
-            requests.append({"user_id": people.ids.values[row], "k": 10})
-    if len(catalogue):
-        liked = [catalogue.row_of_code(code) for code in engine.popular[:3]]
-        requests.append({"history": [catalogue.ids.values[row] for row in liked if row is not None], "k": 10})
-    return requests
-
-
-def _probe(engine: Engine, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Items and scores for a probe, from the models alone."""
-    user_id = request.get("user_id")
-    person = None if user_id is None else engine.people.row(user_id)
-    codes = [engine.catalogue.code(item) for item in request.get("history", [])]
-    history = [c for c in codes if c is not None] if person is None else engine.features.history(person)
-    seen = history if person is None else engine.people.seen(person).tolist()
-    query = Query(k=request["k"], person=person, user_id=user_id, history=history, seen=seen, exclude=frozenset(seen))
-    places = engine.answer(query).places
-    ids = engine.catalogue.ids.values
-    return {"items": [ids[place.row] for place in places], "scores": [place.score for place in places]}
-
-
-def _check_probe(path: Path, probe: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Equal items and scores; items whose scores are as good as equal may stand in another order."""
-    expected = dict(zip(probe["items"], probe["scores"], strict=True))
-    last = probe["scores"][-1] if probe["scores"] else 0.0
-    near = len(found["items"]) == len(probe["items"]) and all(
-        abs(score - expected.get(item, last)) <= _TOLERANCE * max(1.0, abs(score))
-        for item, score in zip(found["items"], found["scores"], strict=True)
-    )
-    if not near:
-        raise ArtifactError(
-            f"`{path}` answers the probe {json.dumps(probe['request'])} differently than when it was built",
-            hint="another version of falconet or torch may compute otherwise; build the bundle again with this one",
-        )
 
 
 def _has_bias(engine: Engine) -> bool:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from falconet.progress import set_quiet
+
 if TYPE_CHECKING:
     from selenium import webdriver
 
@@ -42,6 +44,12 @@ def disks_that_do_not_wait() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)
         yield
+
+
+@pytest.fixture(autouse=True)
+def notes_are_heard() -> None:
+    """Whatever a test before has silenced in this process, such as a command with --quiet."""
+    set_quiet(False)
 
 
 @pytest.fixture

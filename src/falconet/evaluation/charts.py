@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT = 460, 300
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 12, 42  # room around what is drawn
+LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 42  # room around what is drawn
 SHADES = 8  # colours that the page has for lines and points
 LABEL = 6.6  # width of a letter
 
@@ -84,11 +84,11 @@ def _scale(values: Point, places: Point) -> Scale:
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 2.5, 4, 5, 6, 8, 10, times a power of ten."""
+    """The next power of ten times 1, 1.2, 1.6, 2 …: numbers whose quarters, the ticks, are short ones."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 2.5, 4, 5, 6, 8, 10) if value <= step * power * (1 + 1e-9))
+    return next(step * power for step in (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10) if value <= step * power * (1 + 1e-9))
 
 
 def _ticks(top: float) -> list[float]:

@@ -106,12 +106,32 @@ def test_a_search_goes_on_where_it_was_killed(data: Path, tmp_path: Path, monkey
         tune(recipe, tmp_path / "work")
     tuned = tune(recipe, tmp_path / "work")
     assert seen[2] == seen[1]
-    assert sum(one.state == "complete" for one in tuned.tried) >= 2
-    assert len(tuned.tried) == 3
+    assert [one.state for one in tuned.tried] == ["complete"] * 3, "the killed one is no trial that failed"
     number = len(seen)
     assert tune(recipe, tmp_path / "work").best == tuned.best
     assert len(seen) == number, "nothing is left to try"
     assert len(tune(recipe, tmp_path / "work", trials=4).tried) == 4
+
+
+def test_settings_that_killed_twice_are_not_tried_a_third_time(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = plain(data, {"retriever.config.regularisation": {"low": 1.0, "high": 1000.0, "log": True}})
+    measure, seen = tuning.Search._measure, list[dict[str, Any]]()
+
+    def kills(self: tuning.Search, settings: Any, trial: Any) -> float:
+        seen.append(dict(settings))
+        if settings == seen[0]:
+            raise KeyboardInterrupt
+        return measure(self, settings, trial)
+
+    monkeypatch.setattr(tuning.Search, "_measure", kills)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            tune(recipe, tmp_path / "work")
+    tuned = tune(recipe, tmp_path / "work", trials=2)
+    assert seen.count(seen[0]) == 2
+    assert [one.state for one in tuned.tried] == ["complete"] * 2
 
 
 def test_training_that_is_behind_ends_early_and_leaves_nothing_wrong(data: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from falconet.errors import ConfigError
+from falconet.progress import note
 from falconet.recipe.space import Choice, Range
 from falconet.train.callbacks import Callback
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import optuna
 
 FIRST = 8  # trials at random before Optuna has something to learn from
+ERROR = "error"  # the attribute of a trial that failed: why
 
 
 def require() -> Any:
@@ -31,7 +33,7 @@ def require() -> Any:
 def open_study(folder: Path, name: str, *, names: set[str], seed: int, prune: bool) -> optuna.Study:
     """The study of that name in `folder/study.log`, which this process has for itself.
 
-    Trials that were killed, of all settings in `names`, are asked for again.
+    Trials that were killed, of all settings in `names`, are asked for again, once: what kills twice may do so always.
     """
     optuna = require()
     (folder / "study.lock").unlink(missing_ok=True)  # a killed process may have left it
@@ -48,11 +50,25 @@ def open_study(folder: Path, name: str, *, names: set[str], seed: int, prune: bo
     )
     # The same seed gives the same values again: one that goes on must not start with those of its first trial.
     study.sampler = optuna.samplers.TPESampler(n_startup_trials=FIRST, seed=seed + len(study.trials))
+    before = [trial.params for trial in study.trials if was_killed(trial)]
     for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
         study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-        if trial.params.keys() == names:
+        if trial.params in before:
+            note(f"trial {trial.number} was killed, as was an earlier one of its settings: it is not tried again")
+        elif trial.params.keys() == names:
             study.enqueue_trial(trial.params)
     return study  # type: ignore[no-any-return]
+
+
+def failed(trial: optuna.Trial, why: str) -> None:
+    """Write down that a trial ended with an error."""
+    trial.set_user_attr(ERROR, why)
+    trial.study.tell(trial, state=require().trial.TrialState.FAIL)
+
+
+def was_killed(trial: optuna.trial.FrozenTrial) -> bool:
+    """Whether the process of a trial ended before the trial did; it says nothing about the settings."""
+    return trial.state.name == "FAIL" and ERROR not in trial.user_attrs
 
 
 def suggested(trial: optuna.Trial, ranges: Mapping[str, Choice | Range]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from falconet.recipe.prepare import prepare
 from falconet.recipe.run import is_prepared, run, run_steps, steps
 from falconet.recipe.space import TuneConfig
 from falconet.recipe.stages import evaluation_config, own
-from falconet.recipe.trials import Pruning, decoded, encoded, open_study, require, suggested
+from falconet.recipe.trials import Pruning, decoded, encoded, failed, open_study, require, suggested, was_killed
 from falconet.train.callbacks import Callback
 from falconet.train.settings import TrainConfig
 
@@ -122,7 +122,7 @@ class Search:
         if not study.trials and own_settings is not None:
             study.enqueue_trial({name: encoded(self.ranges[name], value) for name, value in own_settings.items()})
         last: FalconetError | None = None
-        while sum(trial.state.name in _STATES for trial in study.trials) < trials:
+        while sum(trial.state.name in _STATES and not was_killed(trial) for trial in study.trials) < trials:
             if timeout is not None and time.monotonic() - start > timeout:
                 note(f"{timeout:.0f} seconds are over: no further trial")
                 break
@@ -164,8 +164,7 @@ class Search:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             note(f"trial {trial.number}: ended early, behind the others")
         except FalconetError as error:
-            trial.set_user_attr("error", str(error.args[0]))
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            failed(trial, str(error.args[0]))
             note(f"trial {trial.number} failed: {error.args[0]}")
             return error
         else:
@@ -219,7 +218,7 @@ class Search:
 
     def _tried(self, trial: optuna.trial.FrozenTrial) -> Tried | None:
         state = _STATES.get(trial.state.name)
-        if state is None or trial.params.keys() != self.ranges.keys():
+        if state is None or was_killed(trial) or trial.params.keys() != self.ranges.keys():
             return None
         settings = {name: decoded(one, trial.params[name]) for name, one in self.ranges.items()}
         seconds = trial.duration.total_seconds() if trial.duration is not None else 0.0

@@ -37,7 +37,10 @@ def lines(series: Mapping[str, Sequence[Point]], x_title: str, y_title: str) -> 
 
 
 def scatter(points: Mapping[str, Point], x_title: str, y_title: str) -> str:
-    """A named point for each name. The axis of y begins at 0, that of x somewhat left of the first point."""
+    """A point for each name. The axis of y begins at 0, that of x somewhat left of the first point.
+
+    Names stand beside the points as long as there is room, the highest first; all are tooltips.
+    """
     xs = [point[0] for point in points.values()]
     margin = 0.08 * (max(xs) - min(xs)) or 1.0
     low, high, top = max(min(xs) - margin, 0.0), max(xs) + margin, _round_up(max(y for _, y in points.values()))
@@ -45,11 +48,12 @@ def scatter(points: Mapping[str, Point], x_title: str, y_title: str) -> str:
     ticks = [low + (high - low) * part / 4 for part in range(5)]
     parts = [_grid(y, top, y_title), *(_x_tick(x(at), f"{at:.2g}") for at in ticks), _x_title(x_title)]
     taken: list[tuple[float, float, float, float]] = []
-    for shade, (name, (a, b)) in enumerate(points.items()):
-        left, base = _free_place(x(a), y(b), len(name) * LABEL, taken)
+    for shade, (name, (a, b)) in sorted(enumerate(points.items()), key=lambda one: -one[1][1][1]):
+        place = _free_place(x(a), y(b), len(name) * LABEL, taken)
+        label = f'<text x="{place[0]:.1f}" y="{place[1]:.1f}" class="name">{escape(name)}</text>' if place else ""
         parts.append(
-            f'<g class="shade-{shade % SHADES}"><circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="5"/>'
-            f'<text x="{left:.1f}" y="{base:.1f}" class="name">{escape(name)}</text></g>'
+            f'<g class="shade-{shade % SHADES}"><title>{escape(name)}</title>'
+            f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="5"/>{label}</g>'
         )
     return _svg(f"{y_title} by {x_title}", parts)
 
@@ -115,15 +119,19 @@ def _x_title(text: str) -> str:
     return f'<text class="axis" x="{middle:.0f}" y="{HEIGHT - 5}" text-anchor="middle">{escape(text)}</text>'
 
 
-def _free_place(x: float, y: float, width: float, taken: list[tuple[float, float, float, float]]) -> Point:
-    """Where a point's name goes: right, left, above or below it, at the first place where no other name is."""
+def _free_place(x: float, y: float, width: float, taken: list[tuple[float, float, float, float]]) -> Point | None:
+    """Where a point's name goes: right, left, above or below it, at the first place where no other name is; None where
+    there is no such place."""
     right, left, middle = x + 9, x - 9 - width, min(max(x - width / 2, LEFT), WIDTH - width)
     places = [(right, y + 4), (left, y + 4), (middle, y - 10), (middle, y + 19), (right, y - 8), (right, y + 17)]
     boxes = [(a, b - 11, a + width, b + 3) for a, b in places]
     fits = [a >= LEFT and c <= WIDTH for a, _, c, _ in boxes]
     free = [fit and not any(_overlap(box, other) for other in taken) for box, fit in zip(boxes, fits, strict=True)]
-    best = free.index(True) if True in free else fits.index(True) if True in fits else 0
-    taken += [boxes[best], (x - 6, y - 6, x + 6, y + 6)]
+    taken.append((x - 6, y - 6, x + 6, y + 6))
+    if True not in free:
+        return None
+    best = free.index(True)
+    taken.append(boxes[best])
     return places[best]
 
 

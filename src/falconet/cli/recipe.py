@@ -131,7 +131,8 @@ def tune(
     What was tried is kept: a search that was stopped goes on, and more --trials add to it.
     """
     from falconet.progress import set_quiet
-    from falconet.recipe.config import overridden, read_toml
+    from falconet.recipe.config import read_toml
+    from falconet.recipe.overrides import overridden
     from falconet.recipe.tune import table_text
     from falconet.recipe.tune import tune as search
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 import tomllib
@@ -14,6 +13,7 @@ from typing import Any, Literal
 from falconet.config import from_plain
 from falconet.errors import ConfigError, DataError
 from falconet.plugins import load_modules
+from falconet.recipe.overrides import overridden
 from falconet.recipe.protocol import with_protocol
 from falconet.recipe.space import TuneConfig
 
@@ -316,14 +316,6 @@ def recipe_of(plain: Mapping[str, Any], overrides: Sequence[str] = (), *, where:
     return recipe
 
 
-def overridden(plain: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Plain values with `a.b=value` changed in them. Raises ConfigError for what cannot be set."""
-    changed = copy.deepcopy(dict(plain))
-    for override in overrides:
-        _override(changed, override)
-    return changed
-
-
 def _stages(plain: Mapping[str, Any]) -> dict[str, Any]:
     """The models' tables, with what they start from. A model of another name starts from its own settings."""
     several = plain.get("retriever", {})
@@ -343,41 +335,3 @@ def _started(stage: str, given: Any) -> Any:
         if isinstance(given.get(table, {}), Mapping):
             whole[table] = {**getattr(start, table), **given.get(table, {})}
     return whole
-
-
-def _override(plain: dict[str, Any], override: str) -> None:
-    key, sign, text = override.partition("=")
-    *tables, name = key.strip().split(".")
-    if not sign or not name:
-        raise ConfigError(f"`--set {override}` is not a setting", hint="write it as --set table.key=value")
-    here: Any = plain
-    for i, table in enumerate(tables):
-        here = _table(here, table, override, ".".join(tables[:i]))
-    if not isinstance(here, dict):
-        raise ConfigError(
-            f"`--set {override}`: there are {len(here)} `{tables[-1]}`", hint=f"`{tables[-1]}.0.{name}` is the first's"
-        )
-    here[name] = _value(text.strip())
-
-
-def _table(here: Any, table: str, override: str, before: str) -> Any:
-    """The table of that name, or of that number in a list of tables."""
-    if isinstance(here, list):
-        if not table.isdecimal() or int(table) >= len(here):
-            raise ConfigError(
-                f"`--set {override}`: `{before}` has no number {table}", hint=f"from 0 to {len(here) - 1}"
-            )
-        found = here[int(table)]
-    else:
-        found = here.setdefault(table, {})
-    if not isinstance(found, (dict, list)):
-        raise ConfigError(f"`--set {override}`: `{table}` is a value, not a table")
-    return found
-
-
-def _value(text: str) -> Any:
-    """A TOML value, or the text itself where it is none (so that paths need no quotes)."""
-    try:
-        return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
-        return text

@@ -23,8 +23,9 @@ from falconet.models.closed_form import ClosedForm
 from falconet.nn.modes import evaluating
 from falconet.progress import aligned, hushed, note
 from falconet.recipe.check import MERGED, TWO_STAGE
-from falconet.recipe.config import Recipe, StageConfig, overridden, recipe_of
+from falconet.recipe.config import Recipe, StageConfig, recipe_of
 from falconet.recipe.lock import locked
+from falconet.recipe.overrides import overridden
 from falconet.recipe.prepare import prepare
 from falconet.recipe.run import is_prepared, run, run_steps, steps
 from falconet.recipe.space import TuneConfig

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import uvicorn
@@ -87,7 +88,7 @@ def page(driver: webdriver.Chrome, server: Server) -> Page:
     return page
 
 
-def test_a_new_visitor_clicks_three_films_and_the_list_follows(page: Page, world: World) -> None:
+def test_a_new_visitor_clicks_three_films_and_the_list_follows(page: Page, world: World, tmp_path: Path) -> None:
     assert len(page.all(".tile")) == 12
     assert page.one("#headline").text == "Popular with everyone"
     lists, clicked = [page.cards()], []
@@ -107,6 +108,17 @@ def test_a_new_visitor_clicks_three_films_and_the_list_follows(page: Page, world
     assert any(reason.startswith("Because you liked Film ") for reason in reasons)
     assert page.one("#alert").is_displayed() is False
     assert complaints(page) == []
+    asked = page.driver.execute_script("return performance.getEntriesByType('resource').map(one => one.name)")
+    here = page.driver.current_url
+    assert {name.removeprefix(here) for name in asked} >= {
+        "page.js",
+        "tools.js",
+        "style.css",
+        "v1/recommend",
+        "v1/events",
+    }
+    assert all(name.startswith(here) or name.startswith("data:") for name in asked), "nothing comes from elsewhere"
+    assert page.driver.save_screenshot(str(tmp_path / "visitor.png"))
 
 
 def test_buttons_and_keys_of_a_card_are_events_and_a_hidden_item_stays_away(page: Page) -> None:

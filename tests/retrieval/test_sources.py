@@ -71,6 +71,10 @@ def test_a_weight_of_zero_names_nothing_by_itself() -> None:
     assert found.of_sources[0, :, 1].tolist() == pytest.approx([0.1, 0.2, 0.9])
     heavy = Sources([exact("a", FIRST), exact("b", SECOND, 3.0)]).search(NOBODY, 3)
     assert heavy.codes.tolist() == [[5, 7, 6]]
+    few, more = torch.tensor([[3, -1, -1]]), torch.tensor([[4, 3, 5]])
+    codes, scores = fuse([few, more], [1.0, 0.0], 3)
+    assert codes.tolist() == [[3, -1, -1]]
+    assert scores.tolist() == [[1.0, -torch.inf, -torch.inf]]
 
 
 def test_what_is_excluded_or_not_included_is_in_no_list() -> None:

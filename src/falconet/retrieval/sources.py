@@ -126,17 +126,16 @@ class Sources:
 def fuse(lists: Sequence[Tensor], weights: Sequence[float], k: int) -> tuple[Tensor, Tensor]:
     """Codes and merged scores of the best k items of several lists of codes [R, K], by reciprocal rank fusion.
 
-    Code -1 and score -inf where the lists have fewer than k items together. Scores are added up in float64 and rounded
-    to float32, so that the order of the lists does not tell equal ones apart.
+    What only a list of weight 0 has is left out. Code -1 and score -inf where the lists have fewer than k items
+    together. Scores are added up in float64 and rounded to float32, so that the order of the lists does not tell equal
+    ones apart.
     """
     full = sum(weights) / (FUSION + 1)
+    counted = [(x, weight) for x, weight in zip(lists, weights, strict=True) if weight]
     share_L = torch.cat(
-        [
-            weight / full / (FUSION + 1 + torch.arange(x.shape[1], dtype=torch.float64))
-            for x, weight in zip(lists, weights, strict=True)
-        ]
+        [weight / full / (FUSION + 1 + torch.arange(x.shape[1], dtype=torch.float64)) for x, weight in counted]
     ).to(lists[0].device)
-    codes_RL, order_RL = torch.cat(list(lists), dim=1).sort(dim=1, stable=True)
+    codes_RL, order_RL = torch.cat([x for x, _ in counted], dim=1).sort(dim=1, stable=True)
     share_RL = share_L[order_RL]
     new_RL = torch.ones_like(codes_RL, dtype=torch.bool)
     new_RL[:, 1:] = codes_RL[:, 1:] != codes_RL[:, :-1]

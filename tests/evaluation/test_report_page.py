@@ -108,6 +108,18 @@ def test_whatever_stands_in_a_report_is_text(report: dict[str, Any]) -> None:
     assert page.text.count(NASTY) >= 8
 
 
+def test_an_endless_title_is_cut_and_one_from_right_to_left_stands_alone(report: dict[str, Any]) -> None:
+    endless, hebrew = "<" * 10_000, "שלום עולם"
+    person = report["examples"][0]
+    person["last"] = [endless, hebrew, "x" * 120]
+    next(iter(person["lists"].values()))[0]["title"] = endless
+    page = page_text(report)
+    assert page.count("&lt;" * 119 + "…") == 2
+    assert "&lt;" * 120 not in page
+    assert f"<bdi>{hebrew}</bdi>, <bdi>{'x' * 120}</bdi>" in page
+    assert Text(page).text.count(hebrew) == 1
+
+
 def test_nothing_is_fetched(work: Path) -> None:
     page = (work / "report.html").read_text(encoding="utf-8")
     assert not re.search(r"https?:|//\w|@import|url\(|<script|<link|<img|<iframe| src=", page)

@@ -13,6 +13,7 @@ Report = Mapping[str, Any]
 
 BASELINES = ("Popular", "EASE")
 CHANCE = 0.05  # a difference that luck alone makes more often than this is not called one
+TITLE = 120  # letters of a title that are shown; report.json has all of them
 LISTED = {"coverage": "coverage", "novelty": "novelty", "diversity": "diversity", "gini": "Gini"}
 
 
@@ -235,19 +236,25 @@ def _examples(report: Report) -> str:
 
 
 def _person(one: Mapping[str, Any], first: bool) -> str:
-    last = ", ".join(map(str, one["last"]))
+    last = ", ".join(map(_title, one["last"]))
     lists = "".join(
         f"<div><h3>{escape(name)}</h3><ol>"
-        + "".join(f"<li{' class=taken' if item['taken'] else ''}>{escape(str(item['title']))}</li>" for item in shown)
+        + "".join(f"<li{' class=taken' if item['taken'] else ''}>{_title(item['title'])}</li>" for item in shown)
         + "</ol></div>"
         for name, shown in one["lists"].items()
     )
     took = f"took {one['seen']:,} in training, {one['test']:,} in the test"
     return (
         f"<details{' open' if first else ''}><summary>User {escape(str(one['user']))} <small>{took}</small></summary>"
-        f"<p>Last: {escape(last) or 'nothing'}</p>"
+        f"<p>Last: {last or 'nothing'}</p>"
         f'<div class="lists">{lists}</div></details>'
     )
+
+
+def _title(title: object) -> str:
+    """An item's title, cut where it is endless, in its own direction of writing."""
+    text = str(title)
+    return f"<bdi>{escape(text if len(text) <= TITLE else text[: TITLE - 1] + '…')}</bdi>"
 
 
 def _facts(report: Report) -> str:

@@ -281,6 +281,24 @@ def test_a_split_without_rows_says_so(folder: Path, tmp_path: Path) -> None:
         parts("user-ratio", folder, tmp_path, "split.min_rating=6")
 
 
+@pytest.mark.parametrize(
+    ("protocol", "rows", "hint"),
+    [
+        ("leave-last-out", [(user, user % 3) for user in range(9)], "a user's only row is for training"),
+        ("cold-users", [(7, item) for item in range(20)], "at least two users are needed"),
+        ("user-ratio", [(user, user % 3) for user in range(9)], "`split.ratio`"),
+    ],
+)
+def test_a_split_without_rows_says_what_suits_the_data(
+    tmp_path: Path, protocol: str, rows: list[tuple[int, int]], hint: str
+) -> None:
+    lines = [f"{user}\t{item}\t4\t{place}\n" for place, (user, item) in enumerate(rows)]
+    (tmp_path / "u.data").write_text("".join(lines))
+    with pytest.raises(DataError, match=r"training and 0 test rows") as caught:
+        parts(protocol, tmp_path, tmp_path)
+    assert hint in str(caught.value.hint)
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no file or folder `.*nowhere`"):
         protocol_recipe("vae", tmp_path / "nowhere")

@@ -19,6 +19,13 @@ from falconet.recipe.config import ColumnsConfig, SplitConfig
 KNOWN = "known"
 """The folder of rows that are known of held-out users."""
 
+_EMPTY = {
+    "leave_last": 'a user\'s only row is for training: `split.kind = "time"` suits users of one row each',
+    "users": "at least two users are needed, and the held-out ones need more rows than `split.known`: another "
+    '`split.kind`, such as "leave_last", holds out rows instead',
+}
+"""By `split.kind`: why nothing may be left on one side, and what to do."""
+
 
 def split_rows(data: Dataset, columns: ColumnsConfig, config: SplitConfig, out: Path, *, where: str) -> None:
     """Write `out` with the folders `train` and `test`, and `known` where whole users are held out.
@@ -43,7 +50,7 @@ def split_rows(data: Dataset, columns: ColumnsConfig, config: SplitConfig, out: 
     if not train or not test:
         raise DataError(
             f"the split of `{where}` has {train} training and {test} test rows",
-            hint="`split.kind` and `split.ratio` decide what is kept for the test",
+            hint=_EMPTY.get(config.kind, "`split.ratio` decides what is kept for the test"),
         )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from falconet.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 DEMO = ROOT / "src/falconet/recipe/demo.toml"
@@ -136,3 +139,22 @@ def test_an_evaluation_that_nothing_describes(
 ) -> None:
     assert_explained(falconet("evaluate", *arguments, cwd=tmp_path), *words)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"), [(errno.EROFS, "another folder"), (errno.EACCES, "another folder"), (errno.ENOSPC, "make room")]
+)
+def test_what_the_system_refuses_has_a_hint(
+    number: int, hint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused() -> None:
+        raise OSError(number, os.strerror(number), "out/part-0")
+
+    monkeypatch.setattr(main, "app", refused)
+    monkeypatch.setattr(main.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert f"error: {os.strerror(number)}: `out/part-0`" in said
+    assert hint in said.partition("hint: ")[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -68,6 +69,15 @@ app.command(
 )(launch.launch)
 
 
+_ELSEWHERE = "choose another folder, one that you may write to"
+_HINTS = {
+    errno.EACCES: _ELSEWHERE,
+    errno.EPERM: _ELSEWHERE,
+    errno.EROFS: _ELSEWHERE,
+    errno.ENOSPC: "the disk is full: make room, or choose a folder on another one",
+}
+
+
 def main() -> None:
     """Run the command. A user's mistake ends with `error: …` and exit code 1, without a traceback.
 
@@ -83,7 +93,8 @@ def main() -> None:
         if error.errno is None:
             raise
         about = f": `{error.filename}`" if error.filename else ""
-        typer.echo(f"error: {os.strerror(error.errno)}{about}", err=True)
+        hint = _HINTS.get(error.errno)
+        typer.echo(f"error: {os.strerror(error.errno)}{about}" + (f"\n\nhint: {hint}" if hint else ""), err=True)
         sys.exit(1)
 
 

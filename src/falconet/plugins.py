@@ -11,6 +11,13 @@ from pathlib import Path
 
 from falconet.errors import ConfigError
 
+_loaded: list[str] = []
+
+
+def loaded_modules() -> tuple[str, ...]:
+    """What was loaded so far, for a process that is started: it must load the same."""
+    return tuple(_loaded)
+
 
 def load_modules(names: Iterable[str]) -> None:
     """Import modules, each by its name (`shop.models`) or by its file (`models.py`), once.
@@ -23,6 +30,8 @@ def load_modules(names: Iterable[str]) -> None:
             _load_file(Path(name))
         else:
             _load_name(name)
+        if name not in _loaded:
+            _loaded.append(name)
 
 
 def fingerprint(names: Iterable[str]) -> list[str]:

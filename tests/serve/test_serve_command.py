@@ -163,14 +163,19 @@ def world_copy(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no /proc")
 def test_workers_share_events_and_one_that_dies_is_started_again(world_copy: World, tmp_path: Path) -> None:
-    world, script = world_copy, tmp_path / "script.py"
-    script.write_text(WORKERS.replace("serve(Path", "if __name__ == '__main__':\n    serve(Path"))
+    world, script, own = world_copy, tmp_path / "script.py", tmp_path / "own_models.py"
+    own.write_text("import os\nwith open(__file__ + '.loaded', 'a') as f:\n    f.write(f'{os.getpid()}\\n')\n")
+    begin = (
+        f"if __name__ == '__main__':\n    from falconet.plugins import load_modules\n    load_modules([{str(own)!r}])\n"
+    )
+    script.write_text(WORKERS.replace("serve(Path", begin + "    serve(Path"))
     command = [sys.executable, "-W", "error", str(script), str(world.bundle), str(tmp_path / "events.db")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             address = address_of(process)
             first = workers_of(process)
             assert len(first) == 2
+            assert set(map(int, Path(f"{own}.loaded").read_text().split())) == {process.pid, *first}
             item = world.items[9]
             event = {"event_id": "e", "session_id": "s", "item_id": item, "type": "like"}
             assert post(address, "/v1/events", {"events": [event]})["accepted"] == 1

@@ -137,7 +137,7 @@ class Bulk:
             try:
                 said = answer(user)
             except DataError as error:
-                raise DataError(f"{self.users.where}, row {row}: {error}") from error
+                raise DataError(f"{self.users.where}, row {row}: {error.args[0]}", hint=error.hint) from error
             rows += [
                 (
                     user,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
@@ -52,6 +53,7 @@ def add_outages(app: FastAPI, outages: Sequence[type[Exception]]) -> None:
     """Answer 503, to come back soon, where a store says that it cannot be reached."""
 
     def away(request: Request, error: Exception) -> Response:
+        sys.stderr.write(f"the store cannot be reached: {type(error).__name__}: {error}\n")
         reply = error_reply(503, "what is known of people and items cannot be reached at the moment")
         reply.headers["retry-after"] = "1"
         return reply

@@ -19,6 +19,7 @@ from pathlib import Path
 from uvicorn import Config, Server
 
 from falconet.errors import FalconetError
+from falconet.plugins import load_modules, loaded_modules
 from falconet.progress import note, set_quiet
 from falconet.serve.http.app import create_app
 from falconet.serve.http.guard import log_to_stderr
@@ -44,6 +45,7 @@ class Served:
     watch: bool = False
     log: bool = False
     quiet: bool = False
+    modules: tuple[str, ...] = ()  # with models of one's own, which a process must load first
 
 
 def answer(
@@ -82,7 +84,8 @@ class Workers:
     """Several processes that answer at one socket, each with the bundle in memory, and with the store they share."""
 
     def __init__(self, served: Served, listening: socket.socket, count: int) -> None:
-        self._served = replace(served, watch=True)  # a bundle that one of them is told of is for all
+        # A bundle that one of them is told of is for all, and all know the models that this process knows.
+        self._served = replace(served, watch=True, modules=loaded_modules())
         self._listening, self._count = listening, count
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[BaseProcess, _Worker] = {}
@@ -171,6 +174,7 @@ def _work(served: Served, listening: socket.socket, parent: Connection) -> None:
         parent.send(True)
 
     try:
+        load_modules(served.modules)
         answer(served, listening, ready=ready, alone=False)
     except (FalconetError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")

@@ -8,12 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save
 
 from falconet.batch import Ragged
 from falconet.errors import ArtifactError, DataError
 from falconet.retrieval import exact
 from falconet.retrieval.exact import ExactIndex
 from falconet.retrieval.index import Index
+from falconet.retrieval.store import save_index
 
 Lists = tuple[list[list[float]], list[list[int]]]
 NOTHING = float("-inf")
@@ -192,6 +194,10 @@ def test_a_saved_index_answers_the_same(tmp_path: Path) -> None:
     again = ExactIndex.load(tmp_path / "index.safetensors")
     assert lists(again.search(queries, 20, exclude)) == lists(index.search(queries, 20, exclude))
     assert [path.name for path in tmp_path.iterdir()] == ["index.safetensors"]
+    bits = (tmp_path / "index.safetensors").read_bytes()
+    for _ in range(5):
+        index.save(tmp_path / "index.safetensors")
+        assert (tmp_path / "index.safetensors").read_bytes() == bits
 
 
 def test_a_file_that_is_no_whole_index_is_refused(tmp_path: Path) -> None:
@@ -202,10 +208,19 @@ def test_a_file_that_is_no_whole_index_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(ArtifactError, match=r"`.*index.safetensors` is not a whole index"):
         ExactIndex.load(path)
-    path.write_bytes(exact.save({"vectors": torch.zeros(1, 1)}, {"kind": "other"}))
-    with pytest.raises(ArtifactError, match=r"is not an exact index of format 1: it says \{'kind': 'other'\}"):
-        ExactIndex.load(path)
-    path.write_bytes(exact.save({"codes": torch.zeros(1)}, {"kind": "ExactIndex", "format": "1"}))
+    for said in (
+        {"kind": "other"},
+        {"falconet": '{"kind": "ScoreIndex", "format": 2}'},
+        {"falconet": '{"kind": "ExactIndex"}'},
+    ):
+        path.write_bytes(save({"vectors": torch.zeros(1, 1)}, said))
+        with pytest.raises(ArtifactError, match=r"is no ExactIndex of format 2: it says \{.*kind"):
+            ExactIndex.load(path)
+    for broken in ("[]", "7", "no JSON"):
+        path.write_bytes(save({"vectors": torch.zeros(1, 1)}, {"falconet": broken}))
+        with pytest.raises(ArtifactError, match="is not a whole index"):
+            ExactIndex.load(path)
+    save_index(path, "ExactIndex", {"codes": torch.zeros(1)})
     with pytest.raises(ArtifactError, match=r"`.*index.safetensors` is not a whole index"):
         ExactIndex.load(path)
 

@@ -38,7 +38,7 @@ def test_it_is_the_same_from_disk(tmp_path: Path) -> None:
     loaded = ScoreIndex.load(tmp_path / "index.safetensors")
     assert (loaded.codes.tolist(), loaded.dim, len(loaded)) == ([3, 4, 7, 9], 11, 4)
     ExactIndex(torch.ones(4, 2), CODES).save(tmp_path / "exact.safetensors")
-    with pytest.raises(ArtifactError, match="is not a score index of format 1: it says"):
+    with pytest.raises(ArtifactError, match="is no ScoreIndex of format 2: it says"):
         ScoreIndex.load(tmp_path / "exact.safetensors")
     with pytest.raises(ArtifactError, match="no index at"):
         ScoreIndex.load(tmp_path / "nothing")

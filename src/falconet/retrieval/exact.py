@@ -13,15 +13,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from falconet.batch import Ragged
-from falconet.errors import ArtifactError, DataError
-from falconet.io.artifact import write_file
+from falconet.errors import DataError
+from falconet.retrieval.store import load_index, save_index
 
-FORMAT = "1"
 _BLOCK_ITEMS = 65_536
 _BLOCK_NUMBERS = 2**24
 """No tensor of a search holds more numbers than this (unless a single row does)."""
@@ -100,22 +97,13 @@ class ExactIndex:
 
     def save(self, path: str | Path) -> None:
         """Write vectors and codes to one safetensors file, whole or not at all."""
-        tensors = {"vectors": self.vectors.cpu(), "codes": self.codes.cpu()}
-        write_file(path, save(tensors, {"kind": "ExactIndex", "format": FORMAT}))
+        save_index(path, "ExactIndex", {"vectors": self.vectors, "codes": self.codes})
 
     @classmethod
     def load(cls, path: str | Path) -> ExactIndex:
         """Read what `save` wrote. Raises ArtifactError for a file that is missing, damaged, or something else."""
-        try:
-            with safe_open(path, "pt") as file:
-                said = file.metadata() or {}
-                if (said.get("kind"), said.get("format")) != ("ExactIndex", FORMAT):
-                    raise ArtifactError(f"`{path}` is not an exact index of format {FORMAT}: it says {said}")
-                return cls(file.get_tensor("vectors"), file.get_tensor("codes"))
-        except FileNotFoundError as error:
-            raise ArtifactError(f"no index at `{path}`") from error
-        except (SafetensorError, OSError) as error:
-            raise ArtifactError(f"`{path}` is not a whole index: {error}") from error
+        (vectors, codes), _ = load_index(path, "ExactIndex", ("vectors", "codes"))
+        return cls(vectors, codes)
 
     def _queries(self, queries_BD: Tensor) -> Tensor:
         if queries_BD.dim() != 2 or queries_BD.shape[1] != self.dim:

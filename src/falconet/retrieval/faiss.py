@@ -16,16 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from falconet.batch import Ragged
 from falconet.errors import ArtifactError, ConfigError
-from falconet.io.artifact import write_file
 from falconet.retrieval.exact import ExactIndex
+from falconet.retrieval.store import load_index, save_index
 
-FORMAT = "1"
 NEIGHBOURS = 32  # of an item in the graph
 BUILD_WIDTH = 200  # candidates looked at for each item while the graph is built
 WIDTH = 128  # candidates looked at in a search, at least; otherwise twice as many as are asked for
@@ -75,23 +72,13 @@ class AnnIndex(ExactIndex):
     def save(self, path: str | Path) -> None:
         """Write vectors, codes and graph to one safetensors file, whole or not at all."""
         graph = torch.from_numpy(_faiss().serialize_index(self._graph))
-        tensors = {"vectors": self.vectors.cpu(), "codes": self.codes.cpu(), "graph": graph}
-        write_file(path, save(tensors, {"kind": "AnnIndex", "format": FORMAT}))
+        save_index(path, "AnnIndex", {"vectors": self.vectors, "codes": self.codes, "graph": graph})
 
     @classmethod
     def load(cls, path: str | Path) -> AnnIndex:
         """Read what `save` wrote. Raises ArtifactError for a file that is missing, damaged, or something else."""
         faiss = _faiss()
-        try:
-            with safe_open(path, "pt") as file:
-                said = file.metadata() or {}
-                if (said.get("kind"), said.get("format")) != ("AnnIndex", FORMAT):
-                    raise ArtifactError(f"`{path}` is not an approximate index of format {FORMAT}: it says {said}")
-                vectors, codes, bits = (file.get_tensor(name) for name in ("vectors", "codes", "graph"))
-        except FileNotFoundError as error:
-            raise ArtifactError(f"no index at `{path}`") from error
-        except (SafetensorError, OSError) as error:
-            raise ArtifactError(f"`{path}` is not a whole index: {error}") from error
+        (vectors, codes, bits), _ = load_index(path, "AnnIndex", ("vectors", "codes", "graph"))
         try:
             graph = faiss.deserialize_index(bits.numpy())
         except RuntimeError as error:

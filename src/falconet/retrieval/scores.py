@@ -7,16 +7,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from falconet.batch import Ragged
 from falconet.errors import ArtifactError, DataError
-from falconet.io.artifact import write_file
-
-FORMAT = "1"
-_KIND = "ScoreIndex"
+from falconet.retrieval.store import load_index, save_index
 
 
 class ScoreIndex:
@@ -78,19 +73,12 @@ class ScoreIndex:
 
     def save(self, path: str | Path) -> None:
         """Write the codes to one safetensors file, whole or not at all."""
-        said = {"kind": _KIND, "format": FORMAT, "cardinality": str(self.dim)}
-        write_file(path, save({"codes": self.codes.cpu()}, said))
+        save_index(path, "ScoreIndex", {"codes": self.codes}, cardinality=self.dim)
 
     @classmethod
     def load(cls, path: str | Path) -> ScoreIndex:
         """Read what `save` wrote. Raises ArtifactError for a file that is missing, damaged, or something else."""
-        try:
-            with safe_open(path, "pt") as file:
-                said = file.metadata() or {}
-                if (said.get("kind"), said.get("format")) != (_KIND, FORMAT):
-                    raise ArtifactError(f"`{path}` is not a score index of format {FORMAT}: it says {said}")
-                return cls(file.get_tensor("codes"), int(said["cardinality"]))
-        except FileNotFoundError as error:
-            raise ArtifactError(f"no index at `{path}`") from error
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
-            raise ArtifactError(f"`{path}` is not a whole index: {error}") from error
+        (codes,), said = load_index(path, "ScoreIndex", ("codes",))
+        if not isinstance(said.get("cardinality"), int):
+            raise ArtifactError(f"`{path}` is not a whole index: it does not say how many codes there are")
+        return cls(codes, said["cardinality"])

@@ -78,6 +78,8 @@ WAYS = [broken, failed, dropped, in_a_cycle, never_begun, in_a_dataloader]
 
 def abandon(folder: Path, vectors: Path, memory: Memory) -> None:
     """Fifty times, in a process of its own, in which nothing else comes and goes."""
+    pa.set_cpu_count(1)  # Arrow's own threads start when they are first wanted, which may be late
+    pa.set_io_thread_count(1)
     known = PretrainedVectors(column="row", source=vectors)
     loader = Loader(folder, batch_size=500, shuffle=True, window=10_000, memory=memory, transforms=[known])
     for way in WAYS:
@@ -87,7 +89,8 @@ def abandon(folder: Path, vectors: Path, memory: Memory) -> None:
         WAYS[i % len(WAYS)](loader)
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("falconet-loader")]
     after = resources()
-    assert after[:2] == (threads, files), (after, threads, files)
+    assert after[0] <= threads + 2, (after, threads)  # Arrow's two; each way is taken eight times
+    assert after[1] == files, (after, files)
     assert after[2] < megabytes + 30, (after, megabytes)
 
 

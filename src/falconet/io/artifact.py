@@ -37,11 +37,15 @@ class Manifest:
 
 @dataclass
 class Draft:
-    """A folder being written. Put files below `path`; set `extra` and `parents` any time before the end."""
+    """A folder being written. Put files below `path`; set the rest any time before the end.
+
+    `unlisted`: files that the manifest leaves out, as equal work may make them unequal.
+    """
 
     path: Path
     parents: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
+    unlisted: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -73,7 +77,8 @@ def write_artifact(
     _drafts.add(draft.path)
     try:
         yield draft
-        seal(draft.path, kind, parents=draft.parents, extra=draft.extra)
+        files = [name for name in _files(draft.path) if name not in draft.unlisted]
+        seal(draft.path, kind, parents=draft.parents, extra=draft.extra, files=files)
         _replace(draft.path, path)
     finally:
         shutil.rmtree(draft.path, ignore_errors=True)
@@ -91,13 +96,7 @@ def seal(
     """Hash and fsync the files of a folder (all, or the named ones) and write its manifest, last and atomically."""
     if clash := _BASE_KEYS & set(extra):
         raise ArtifactError(f"a manifest's own key `{min(clash)}` cannot be set by hand")
-    names = (
-        files
-        if files is not None
-        else sorted(
-            p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and p != folder / MANIFEST
-        )
-    )
+    names = _files(folder) if files is None else files
     listed = {
         name: {"sha256": _fsync_and_hash(folder / name), "bytes": (folder / name).stat().st_size} for name in names
     }
@@ -111,6 +110,11 @@ def seal(
     }
     write_file(folder / MANIFEST, json.dumps(content, indent=1, sort_keys=True).encode())
     return read_manifest(folder, kind)
+
+
+def _files(folder: Path) -> list[str]:
+    """The files of a folder, its manifest apart, in order."""
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and p != folder / MANIFEST)
 
 
 def read_manifest(path: str | Path, kind: str | None = None) -> Manifest:

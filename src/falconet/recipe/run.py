@@ -120,6 +120,7 @@ def steps(recipe: Recipe, work: Path, *, watch: Watch | None = None) -> list[Ste
     # Imported here, so that `falconet --help` loads neither torch nor Polars.
     from falconet.recipe import stages
     from falconet.recipe.prepare import prepare
+    from falconet.serve.about import FORMAT as ABOUT
 
     several = len(recipe.retriever) > 1
 
@@ -175,6 +176,17 @@ def steps(recipe: Recipe, work: Path, *, watch: Watch | None = None) -> list[Ste
     def train_scout(name: str, key: str) -> None:
         stages.train_scout(recipe, work, name, step=key)
 
+    def evaluate_key() -> str:
+        reads = {**settings(*_MEASURED), **stages.candidate_settings(recipe)}
+        return _key("evaluate", reads, features(), *retrievers(), candidates(), ranker())
+
+    def measured() -> bool:
+        """Whether the report is of the models as they are: a bundle tells what they were found to be worth."""
+        try:
+            return stages.report_key(work) == evaluate_key()
+        except ArtifactError:  # the candidates are not needed any more
+            return False
+
     return [
         Step(
             "prepare",
@@ -202,14 +214,7 @@ def steps(recipe: Recipe, work: Path, *, watch: Watch | None = None) -> list[Ste
         Step(
             "evaluate",
             "evaluate",
-            lambda: _key(
-                "evaluate",
-                {**settings(*_MEASURED), **stages.candidate_settings(recipe)},
-                features(),
-                *retrievers(),
-                candidates(),
-                ranker(),
-            ),
+            evaluate_key,
             lambda k: stages.report_key(work) == k,
             lambda k: stages.evaluate(recipe, work, step=k),
         ),
@@ -218,13 +223,17 @@ def steps(recipe: Recipe, work: Path, *, watch: Watch | None = None) -> list[Ste
             "bundle",
             lambda: _key(
                 "bundle",
-                {**settings("bundle", "columns", "prepare", "retriever"), "verb": recipe.verb},
+                {
+                    **settings("bundle", "columns", "prepare", "retriever"),
+                    "verb": recipe.verb,
+                    "about": {"format": ABOUT, "measured": measured()},
+                },
                 features(),
                 *retrievers(),
                 ranker(),
             ),
             lambda k: is_complete(work / "bundle", "bundle", step=k),
-            lambda k: stages.bundle(recipe, work, step=k),
+            lambda k: stages.bundle(recipe, work, step=k, measured=measured()),
         ),
     ]
 

@@ -33,6 +33,7 @@ from falconet.models.base import MODELS, Model, Retriever
 from falconet.models.closed_form import ClosedForm
 from falconet.models.store import load_model, save_model
 from falconet.progress import note
+from falconet.recipe.about import about
 from falconet.recipe.check import MERGED, TWO_STAGE, check_compared, check_models, ranker_reads, with_columns
 from falconet.recipe.config import Recipe, StageConfig
 from falconet.recipe.names import inner_columns
@@ -203,8 +204,8 @@ def report_key(work: Path) -> str | None:
         return None
 
 
-def bundle(recipe: Recipe, work: Path, *, step: str) -> None:
-    """Everything a server needs to `work/bundle`."""
+def bundle(recipe: Recipe, work: Path, *, step: str, measured: bool) -> None:
+    """Everything a server needs to `work/bundle`. `measured`: whether the report is of these models."""
     columns = inner_columns(recipe.columns)
     build_bundle(
         work / "bundle",
@@ -224,6 +225,7 @@ def bundle(recipe: Recipe, work: Path, *, step: str) -> None:
         weights={name: one.weight for name, one in recipe.retrievers.items()},
         data=_span(work / "split/train", columns.time),
         extra={"step": step},
+        about=about(recipe, work, measured=measured),
         overwrite=True,
     )
 

@@ -60,6 +60,7 @@ for command in (
     app.command()(command)
 app.command()(recommend.recommend)
 app.command()(serve.serve)
+app.command()(serve.rollback)
 app.add_typer(report.app, name="report")
 app.add_typer(events.app, name="events")
 app.command()(models.models)

@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 
 
 def serve(
-    bundle: Annotated[Path, typer.Argument(help="The folder `falconet bundle` wrote.", metavar="BUNDLE")],
+    bundle: Annotated[
+        Path,
+        typer.Argument(help="A bundle, or a working folder, of which what is current is served.", metavar="BUNDLE"),
+    ],
     host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for every network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 for any free one.", min=0, max=65535)] = 8000,
     db: Annotated[
         str | None,
         typer.Option(
             help="Where events are kept: a file (SQLite), postgresql://... or redis://... "
-            "Default: events.db beside the bundle."
+            "Default: events.db beside the bundle, in the working folder."
         ),
     ] = None,
     scenarios: Annotated[
@@ -54,10 +57,11 @@ def serve(
 
     set_quiet(quiet)
     with _listen(host, port) as listening:  # before the models are loaded: a port in use is known at once
+        from falconet.serve.current import working_folder
         from falconet.serve.http.workers import Served, Workers, answer
         from falconet.serve.scenarios import Scenarios
 
-        where = str(db or bundle.absolute().parent / "events.db")
+        where = str(db or working_folder(bundle) / "events.db")
         tests = Scenarios() if scenarios is None else Scenarios.read(scenarios)
         served = Served(bundle=bundle, db=where, scenarios=tests, token=token, watch=watch, log=log, quiet=quiet)
         address = _address(host, listening)
@@ -79,6 +83,17 @@ def serve(
             )
         except KeyboardInterrupt:
             note("stopped")
+
+
+def rollback(
+    work: Annotated[Path, typer.Argument(help="A working folder, or the folder of its bundles.", metavar="WORK")],
+) -> None:
+    """Make the bundle before current again; servers that watch follow. Prints its folder."""
+    from falconet.serve.current import bundle_folder
+    from falconet.serve.current import rollback as go_back
+
+    go_back(work)
+    typer.echo(bundle_folder(work))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -20,7 +20,7 @@ import torch
 from falconet.config import from_plain, to_plain
 from falconet.errors import ArtifactError, ConfigError, suggest
 from falconet.etl.workflow import FittedWorkflow
-from falconet.io.artifact import MANIFEST, Manifest, read_artifact, read_manifest, write_artifact
+from falconet.io.artifact import Manifest, read_artifact, read_manifest, write_artifact
 from falconet.models.base import Model, Retriever
 from falconet.models.closed_form import ClosedForm, ItemScorer
 from falconet.models.index import index_of
@@ -33,7 +33,7 @@ from falconet.retrieval.faiss import AnnIndex
 from falconet.retrieval.scores import ScoreIndex
 from falconet.retrieval.sources import Source, Sources
 from falconet.schema import FOOTER_KEY, Schema, Tag
-from falconet.serve.about import About, read_about, write_about
+from falconet.serve.current import bundle_folder
 from falconet.serve.engine import Engine
 from falconet.serve.features import RequestFeatures
 from falconet.serve.nearness import nearness_of
@@ -88,13 +88,13 @@ class ServingConfig:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle in memory, ready to answer."""
+    """A bundle in memory, ready to answer. `source`: the path that was asked for, where another may come to stand."""
 
     path: Path
     manifest: Manifest
     config: ServingConfig
     engine: Engine
-    about: About = About()
+    source: Path = Path()
 
     @property
     def name(self) -> str:
@@ -105,14 +105,14 @@ class Bundle:
 def load_bundle(path: str | Path) -> Bundle:
     """The bundle in a folder, after every hash fits and every probe is answered as it was when the bundle was built.
 
-    Raises ArtifactError where it is missing, damaged, of another format, or answers differently here.
+    Of a working folder, or one of bundles, the one that is current there. Raises ArtifactError where it is missing,
+    damaged, of another format, or answers differently here.
     """
-    path = Path(path)
+    source = Path(path)
+    path = bundle_folder(source)
     try:
         manifest = read_artifact(path, KIND)
     except ArtifactError as error:
-        if (path / KIND / MANIFEST).is_file():
-            raise ArtifactError(f"no bundle at `{path}`", hint=f"did you mean `{path / KIND}`?") from error
         if path.exists():
             raise
         hint = "`falconet run RECIPE --out work` makes `work/bundle`"
@@ -120,7 +120,7 @@ def load_bundle(path: str | Path) -> Bundle:
     bundle = _open(path, manifest)
     for probe in manifest.extra.get("probes", []):
         check_probe(path, probe, answer_probe(bundle.engine, probe["request"]))
-    return bundle
+    return replace(bundle, source=source)
 
 
 def build_bundle(
@@ -135,7 +135,6 @@ def build_bundle(
     data: Mapping[str, Any],
     weights: Mapping[str, float] | None = None,
     extra: Mapping[str, Any] | None = None,
-    about: Mapping[str, Mapping[str, Any]] | None = None,
     overwrite: bool = False,
 ) -> Bundle:
     """Write a bundle whole or not at all, and give it loaded.
@@ -144,7 +143,7 @@ def build_bundle(
     `retriever`, `ranker`: models/store.py folders, of several retrievers by name. `items`, `users`: features/items and
     features/users (docs/contracts.md). `data`: {"rows", "from", "to"} of the training data. `weights`: of several
     retrievers, how much the places of each count where their lists become one, 1 where nothing is said. `extra`: more
-    keys for the manifest, such as the step's. `about`: what the page tells of the making, by file (serve/about.py).
+    keys for the manifest, such as the step's.
 
     Raises ArtifactError where `out` is there already, unless `overwrite`, and where a folder is missing or is something
     else; SchemaError where the tables lack a column that the models read; ConfigError for weights of other names.
@@ -167,7 +166,6 @@ def build_bundle(
         _copy_table(users, to / "users.parquet", without=_NOT_SERVED)
         catalogue = Catalogue(to / "items.parquet", config.item)
         _write_popular(catalogue, config.item, to / "popular.parquet")
-        draft.unlisted += write_about(to, about or {})
         (to / INDEXES).mkdir()
         for name in retrievers:
             model, ann = _retriever(to / RETRIEVERS / name), config.index == "ann"
@@ -217,7 +215,7 @@ def _open(path: Path, manifest: Manifest | None) -> Bundle:
     first = sources.first
     near = nearness_of(models[first.name], first.index, catalogue.codes, popular, bias=config.bias)
     engine = Engine(catalogue, people, features, sources, ranker, rows, popular, config.candidates, near)
-    return Bundle(path, manifest or Manifest(KIND, {}, {}, {}, ""), config, engine, read_about(path))
+    return Bundle(path, manifest or Manifest(KIND, {}, {}, {}, ""), config, engine)
 
 
 def _sources(path: Path, config: ServingConfig, models: Mapping[str, Retriever], catalogue: Catalogue) -> Sources:

@@ -12,6 +12,7 @@ from falconet.errors import ConfigError, FalconetError
 from falconet.io.artifact import read_manifest
 from falconet.progress import note
 from falconet.serve.bundle import KIND, load_bundle
+from falconet.serve.current import bundle_folder
 from falconet.serve.recommender import Recommender
 
 
@@ -30,14 +31,14 @@ class Serving:
         return self._recommender
 
     def reload(self, folder: str | None = None) -> tuple[str, str]:
-        """Load the bundle anew, from its folder or from one beside it; the names of the one before and of the new one.
+        """Load the bundle anew, what is current there, or one beside it; the names of the one before and of the new.
 
         The new one is checked whole, its probes too, before it answers anything; the old one answers until then. Raises
         ArtifactError for a bundle that is damaged or answers differently here, and the old one goes on.
         """
         with self._reloading:
             before = self._recommender
-            path = before.bundle.path
+            path = before.bundle.source
             if folder is not None:
                 if Path(folder).name != folder or folder in (".", "..") or "\0" in folder:
                     raise ConfigError(f"`bundle` is {folder!r}", hint="a folder beside the one that is served")
@@ -46,7 +47,7 @@ class Serving:
                         f"`bundle` is {folder!r}, but several workers serve one folder",
                         hint="put the bundle there: every worker takes it up, in about two seconds",
                     )
-                path = path.absolute().parent / folder
+                path = before.bundle.path.absolute().parent / folder
             self._recommender = Recommender(load_bundle(path), before.store, before.scenarios)
             self.since = time.time()
             return before.bundle.name, self._recommender.bundle.name
@@ -68,7 +69,7 @@ class Serving:
         while not over.wait(seconds):
             bundle = self._recommender.bundle
             try:
-                found = read_manifest(bundle.path, KIND).sha256
+                found = read_manifest(bundle_folder(bundle.source), KIND).sha256
             except FalconetError:  # it is just being put there
                 continue
             if found in (bundle.manifest.sha256, refused):

@@ -93,6 +93,21 @@ class ClosedForm(Retriever):
         lengths = torch.zeros(batch.rows, dtype=torch.int64, device=rows.device).index_copy_(0, rows, found.lengths)
         return Ragged(found.values, F.pad(lengths.cumsum(0), (1, 0)))
 
+    def counted(self, batch: Batch) -> tuple[Ragged, Tensor | None]:
+        """What every row's user took, and what each value counts; None: each counts 1, and no item comes twice.
+
+        A program of torch.export cannot leave values out: there the first of equal ones counts 1, the others 0.
+        """
+        if not torch.compiler.is_exporting():
+            return self.taken(batch), None
+        lists = as_ragged(feature(batch, self.history))
+        n, values_V = len(self.counts), lists.values.long()
+        pair_V = lists.row_of_value() * n + values_V
+        place_V = torch.arange(values_V.shape[0], device=values_V.device)
+        first = torch.full((lists.offsets.shape[0] * n,), 2**62, device=values_V.device)
+        first = first.scatter_reduce(0, pair_V, place_V, "amin")
+        return Ragged(values_V, lists.offsets), (first[pair_V] == place_V).float()
+
     def scores(self, batch: Batch) -> Tensor:
         """The score of every item code for every row: [B, N]."""
         raise NotImplementedError
@@ -125,6 +140,13 @@ class ItemScorer(ClosedForm):
 
     def forward(self, batch: Batch) -> Tensor:
         return self.scores(batch).gather(1, self.item_codes(batch)[:, None]).squeeze(1)
+
+
+def total(lists: Ragged, weights_ND: Tensor, counts_V: Tensor | None = None) -> Tensor:
+    """The sum over every list of the rows of its values, each times what the value counts: [B, D]."""
+    return F.embedding_bag(
+        lists.values, weights_ND, lists.offsets, mode="sum", include_last_offset=True, per_sample_weights=counts_V
+    )
 
 
 def _grouped(rows: Tensor, values: Tensor) -> Ragged:

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from falconet.batch import Batch, Ragged
 from falconet.errors import ConfigError
 from falconet.models.base import MODELS
-from falconet.models.closed_form import Interactions, ItemScorer
+from falconet.models.closed_form import Interactions, ItemScorer, total
 from falconet.schema import Schema
 
 _BLOCK = 1024  # users or items at once
@@ -53,8 +52,8 @@ class EASE(ItemScorer):
         self.register_buffer("weights", torch.zeros(n, n))
 
     def scores(self, batch: Batch) -> Tensor:
-        taken = self.taken(batch)
-        return F.embedding_bag(taken.values, self.weights, taken.offsets, mode="sum", include_last_offset=True)
+        taken, counts_V = self.counted(batch)
+        return total(taken, self.weights, counts_V)
 
     def pulls(self, taken_H: Tensor, codes_K: Tensor) -> Tensor:
         return self.weights[taken_H[:, None], codes_K]

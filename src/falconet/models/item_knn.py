@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from falconet.batch import Batch
 from falconet.errors import ConfigError
 from falconet.models.base import MODELS
-from falconet.models.closed_form import Interactions, ItemScorer
+from falconet.models.closed_form import Interactions, ItemScorer, total
 from falconet.schema import Schema
 
 _BLOCK = 512  # items whose likeness to all others is computed at once
@@ -60,12 +59,15 @@ class ItemKNN(ItemScorer):
         return cls.Config(neighbours=5)
 
     def scores(self, batch: Batch) -> Tensor:
-        taken = self.taken(batch)
+        taken, counts_V = self.counted(batch)
         if not self.neighbours.shape[1]:
-            return F.embedding_bag(taken.values, self.likeness, taken.offsets, mode="sum", include_last_offset=True)
+            return total(taken, self.likeness, counts_V)
         scores_BN = torch.zeros(batch.rows, len(self.counts), device=self.counts.device)
         places_VK = taken.row_of_value()[:, None] * len(self.counts) + self.neighbours[taken.values]
-        scores_BN.view(-1).index_add_(0, places_VK.view(-1), self.likeness[taken.values].view(-1))
+        likeness_VK = self.likeness[taken.values]
+        if counts_V is not None:
+            likeness_VK = likeness_VK * counts_V[:, None]
+        scores_BN.view(-1).index_add_(0, places_VK.view(-1), likeness_VK.view(-1))
         return scores_BN
 
     def pulls(self, taken_H: Tensor, codes_K: Tensor) -> Tensor:

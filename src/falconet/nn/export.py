@@ -16,8 +16,10 @@ from falconet.nn.embedding import Tables
 _OBLIVIOUS = "backed_size_oblivious"  # torch's name for programs that take none or one row as they take many
 
 
-def export(model: nn.Module, batch: Batch) -> torch.export.ExportedProgram:
+def export(model: nn.Module, batch: Batch, of: str = "forward") -> torch.export.ExportedProgram:
     """What `model(batch)` computes in evaluation mode, for any number of rows, as a program of `torch.export`.
+
+    `of`: which of the model's methods, such as `user` and `item` of a retriever.
 
     The program takes a dict of tensors, as `flat` makes it of a batch: a column by its name, and lists of any length
     as `NAME.values` and `NAME.offsets`. `batch` shows which columns and of what types; it must have two rows or more.
@@ -30,7 +32,7 @@ def export(model: nn.Module, batch: Batch) -> torch.export.ExportedProgram:
     if not hasattr(tracing, _OBLIVIOUS):
         raise ConfigError(f"torch {torch.__version__} cannot export for any number of rows", hint="torch 2.8 or later")
     columns = flat(batch)
-    program = _Flat(model.eval())
+    program = _Flat(model.eval(), of)
     with ExitStack() as stack:
         for module in model.modules():
             if isinstance(module, Tables):
@@ -54,9 +56,9 @@ def flat(batch: Batch) -> dict[str, Tensor]:
 class _Flat(nn.Module):
     """A model of batches as one of plain tensors."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, of: str) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.of = model, of
 
     def forward(self, columns: Mapping[str, Tensor]) -> Tensor:
         features: dict[str, Feature] = {}
@@ -69,7 +71,8 @@ class _Flat(nn.Module):
         # `len` of a tensor would be a constant of the program, its shape is not.
         first = next(iter(features.values()))
         rows = first.offsets.shape[0] - 1 if isinstance(first, Ragged) else first.shape[0]
-        result: Tensor = self.model(Batch(features, {}, rows, rows))
+        batch = Batch(features, {}, rows, rows)
+        result: Tensor = self.model(batch) if self.of == "forward" else getattr(self.model, self.of)(batch)
         return result
 
 

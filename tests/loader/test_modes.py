@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -88,6 +89,24 @@ def test_processes_of_a_machine_share_the_budget_and_lanes_the_data(numbered_fol
 
     assert (mode(1, 2, 2, 2 * size), mode(1, 2, 2, 2 * size - 2), mode(1, 2, 1, size)) == ("memory", "stream", "memory")
     assert (mode(4, 2, 2, size + 100), mode(4, 2, 2, size // 2)) == ("memory", "stream")
+
+
+def test_batches_are_made_by_one_thread_of_torch_and_all_others_keep_theirs(numbered_folder: Make) -> None:
+    before, found = torch.get_num_threads(), list[int]()
+    torch.set_num_threads(3)
+    try:
+        loader = Loader(
+            numbered_folder([100]),
+            batch_size=50,
+            transforms=[lambda batch: found.append(torch.get_num_threads()) or batch],
+        )
+        for _ in loader:
+            assert torch.get_num_threads() == 3
+        with ThreadPoolExecutor(1) as later:
+            assert later.submit(torch.get_num_threads).result() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert found == [1, 1]
 
 
 @pytest.mark.parametrize("memory", ["memory", "stream"])

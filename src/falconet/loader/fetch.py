@@ -151,7 +151,7 @@ def ahead(items: Generator[T], count: int) -> Generator[T]:
     raises, and when this generator is closed or dropped.
     """
     try:
-        with ThreadPoolExecutor(1, thread_name_prefix="falconet-loader") as thread:
+        with ThreadPoolExecutor(1, thread_name_prefix="falconet-loader", initializer=_work_alone) as thread:
             waiting: deque[Future[T | object]] = deque(thread.submit(next, items, _END) for _ in range(count))
             try:
                 while (item := waiting.popleft().result()) is not _END:
@@ -162,3 +162,16 @@ def ahead(items: Generator[T], count: int) -> Generator[T]:
                     future.cancel()
     finally:
         items.close()
+
+
+def _work_alone() -> None:
+    """Have torch use no other threads for what this one does.
+
+    OpenMP would start a team for it, and as soon as the teams of a process have more threads than there are cores,
+    none waits for its next task awake: each operation of the training loop would first have to wake its threads, which
+    makes a step up to twice as long.
+    """
+    others = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with ThreadPoolExecutor(1) as passing:  # the call also says what threads begin with that come later
+        passing.submit(torch.set_num_threads, others).result()

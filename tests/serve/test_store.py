@@ -238,7 +238,23 @@ def test_changes_of_items_are_numbered_and_the_last_of_each_counts(store: Store)
     ]  # fmt: skip
     assert store.items_changed_since(3) == [ItemChange(item_id="new", number=4, hidden=True)]
     assert store.put_item("a") == store.change_number() == 5
-    assert store.items_changed_since(4) == [ItemChange(item_id="a", number=5)]
+    kept = {"genre": ["Drama"]}
+    assert store.items_changed_since(4) == [ItemChange(item_id="a", number=5, features=kept)]
+
+
+def test_features_stay_until_others_are_said(store: Store) -> None:
+    said = {"title": "a, [b]}", "genres": [], "year": None, "price": 1.5}
+    store.put_item("a", features=said, expires=9)
+    store.put_item("a", hidden=True, expires=7)
+    store.put_item(5)
+    assert store.items_changed_since(0) == [
+        ItemChange(item_id="a", number=2, hidden=True, expires=7, features=said), ItemChange(item_id=5, number=3)
+    ]  # fmt: skip
+    store.put_item("a", features={"year": 1})
+    store.put_item(5, features={})
+    assert store.items_changed_since(3) == [
+        ItemChange(item_id="a", number=4, features={"year": 1}), ItemChange(item_id=5, number=5, features={})
+    ]  # fmt: skip
 
 
 def test_a_profile_replaces_the_one_before(store: Store) -> None:
@@ -247,6 +263,7 @@ def test_a_profile_replaces_the_one_before(store: Store) -> None:
     store.put_user(1, {"age": 31})
     store.put_user("1", {})
     assert (store.get_user(1), store.get_user("1")) == ({"age": 31}, {})
+    assert dict(store.profiles()) == {1: {"age": 31}, "1": {}}
 
 
 def test_pages_grow_by_one_that_knows_what_was_shown(store: Store) -> None:

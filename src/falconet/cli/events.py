@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from falconet.cli.report import Db, open_existing
+from falconet.cli.report import Db
 
 app = typer.Typer(help="What people did while falconet served.", no_args_is_help=True)
 
@@ -34,6 +34,7 @@ def export(
     """Write events as Parquet that `falconet prepare` reads; prints the folder."""
     from falconet.progress import set_quiet
     from falconet.serve.export import export_events
+    from falconet.serve.stores import open_existing
 
     set_quiet(quiet)
     store = open_existing(db)

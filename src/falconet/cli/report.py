@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from falconet.errors import ConfigError
-
 if TYPE_CHECKING:
     from falconet.serve.ab import Report
-    from falconet.serve.store import Store
 
 app = typer.Typer(help="What came of A/B tests.", no_args_is_help=True)
 Db = Annotated[str, typer.Argument(help="The events: a file (SQLite), postgresql://... or redis://...", metavar="DB")]
@@ -35,6 +32,7 @@ def ab(
     """Which share of the people of each variant responded, and whether it differs from the first."""
     from falconet.serve.ab import report, to_plain
     from falconet.serve.scenarios import Scenarios
+    from falconet.serve.stores import open_existing
 
     tests = Scenarios.read(scenarios)
     store = open_existing(db)
@@ -47,15 +45,6 @@ def ab(
         return
     for name, one in found.items():
         typer.echo(_table(name, one))
-
-
-def open_existing(db: str) -> Store:
-    """The store at an address; a file must be there. Raises ConfigError where it is not."""
-    from falconet.serve.stores import open_store
-
-    if "://" not in db and not Path(db).is_file():
-        raise ConfigError(f"no file of events at `{db}`", hint="`falconet serve` makes one")
-    return open_store(db)
 
 
 def _table(name: str, one: Report) -> str:

@@ -11,6 +11,8 @@ from falconet.errors import ConfigError, DataError
 
 HIDE = "hide"  # the one type that says no: never history, and the item is gone for that person
 
+RATING = "rating"  # the one whose value is a rating
+
 Id = int | str
 Outcome = str
 """`accepted`, `duplicate`, or the reason why an event was refused."""

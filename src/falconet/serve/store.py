@@ -92,7 +92,10 @@ class Store(Protocol):
         hidden: bool = False,
         expires: int | None = None,
     ) -> int:
-        """Say what an item is like from now on; the number of the change."""
+        """Say what an item is like from now on; the number of the change.
+
+        Without `features` those that were said before stay; `{}` takes them back, and the bundle's own hold.
+        """
         ...
 
     def hide_item(self, item_id: Id) -> int:
@@ -113,6 +116,10 @@ class Store(Protocol):
 
     def get_user(self, user_id: Id) -> dict[str, Any] | None:
         """What was said of a user."""
+        ...
+
+    def profiles(self) -> Iterator[tuple[Id, dict[str, Any]]]:
+        """Every user of whom something was said, and what it is, in no certain order."""
         ...
 
     def save_page(self, recommendation_id: str, page: Page, time: int) -> None:

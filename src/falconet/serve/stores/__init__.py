@@ -31,3 +31,10 @@ def open_store(where: str | Path, *, durable: bool = False) -> Store:
     raise ConfigError(
         f"no store for `{scheme}://`", hint="a path, postgresql://user@host/database, or redis://host:6379/0"
     )
+
+
+def open_existing(where: str) -> Store:
+    """The store at an address; a file must be there. Raises ConfigError where it is not, and as `open_store` does."""
+    if "://" not in where and not Path(where).is_file():
+        raise ConfigError(f"no file of events at `{where}`", hint="`falconet serve` makes one")
+    return open_store(where)

@@ -11,7 +11,8 @@ Keys, all beginning with `falconet:`; PERSON is the JSON of [kind, id], ids are 
     of:PERSON              sorted set, all scores 0: `time:number`, both of 20 digits, so in the order of time
     types:PERSON           set of the types of that person's events
     seen:PERSON TAB TYPE   set of items
-    change, changes, item  number of the last change; sorted set of items by number; hash: item to JSON
+    change, changes, item  number of the last change; sorted set of items by number; hash: item to
+                           `1` or `0`, hidden or not, and the JSON of [features, expires]
     user                   hash: user to profile
     page:ID, shown:ID      hash: person, request; list of items
     pages                  sorted set of page ids by time; pages_of:PERSON: set of page ids
@@ -84,9 +85,11 @@ return gone
 
 _PUT = """
 local p, item, state = ARGV[1], ARGV[2], ARGV[3]
-if ARGV[4] == 'hide' then
-  local known = redis.call('HGET', p .. 'item', item)
-  if known then state = '1' .. string.sub(known, 2) end
+local known = redis.call('HGET', p .. 'item', item)
+if known and ARGV[4] == 'hide' then
+  state = '1' .. string.sub(known, 2)
+elseif known and ARGV[4] == 'keep' then
+  state = string.sub(state, 1, 1) .. string.match(known, '^.(%[.*,)[^,]*$') .. string.match(state, ',([^,]*)$')
 end
 local number = redis.call('INCR', p .. 'change')
 redis.call('ZADD', p .. 'changes', number, item)
@@ -238,7 +241,8 @@ class RedisStore:
         hidden: bool = False,
         expires: int | None = None,
     ) -> int:
-        return int(self._run(self._put, _json(item_id), f"{int(hidden)}{_json([features, expires])}", "put"))
+        state = f"{int(hidden)}{_json([features, expires])}"
+        return int(self._run(self._put, _json(item_id), state, "keep" if features is None else "put"))
 
     def hide_item(self, item_id: Id) -> int:
         return int(self._run(self._put, _json(item_id), f"1{_json([None, None])}", "hide"))
@@ -265,6 +269,10 @@ class RedisStore:
     def get_user(self, user_id: Id) -> dict[str, Any] | None:
         found = self._client.hget(f"{_P}user", _json(user_id))
         return None if found is None else dict(json.loads(found))
+
+    def profiles(self) -> Iterator[tuple[Id, dict[str, Any]]]:
+        for user, profile in self._client.hscan_iter(f"{_P}user", count=_ROWS):
+            yield json.loads(user), dict(json.loads(profile))
 
     def save_page(self, recommendation_id: str, page: Page, time: int) -> None:
         shown = [_json(item) for item in page.shown]

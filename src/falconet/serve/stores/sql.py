@@ -145,7 +145,8 @@ class SqlStore(ABC):
         values = None if features is None else json.dumps(features)
         return self._change(
             item_id,
-            "features = excluded.features, hidden = excluded.hidden, expires = excluded.expires",
+            "features = coalesce(excluded.features, items.features), hidden = excluded.hidden,"
+            " expires = excluded.expires",
             values,
             hidden,
             expires,
@@ -201,6 +202,12 @@ class SqlStore(ABC):
         with self._reading() as connection:
             row = connection.execute("SELECT profile FROM users WHERE user_id = ?", (self._kept(user_id),)).fetchone()
         return None if row is None else dict(json.loads(row[0]))
+
+    def profiles(self) -> Iterator[tuple[Id, dict[str, Any]]]:
+        with self._reading() as connection:
+            rows = connection.execute("SELECT user_id, profile FROM users ORDER BY user_id").fetchall()
+        for user, profile in rows:
+            yield self._id(user), dict(json.loads(profile))
 
     def save_page(self, recommendation_id: str, page: Page, time: int) -> None:
         person = (None, None) if page.who is None else self._person(page.who)

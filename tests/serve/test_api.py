@@ -2,36 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
-import httpx
 import pytest
 
-from falconet.serve.http.app import create_app
 from falconet.serve.recommender import Recommender
-from falconet.serve.serving import Serving
+from serving_client import Client
 from serving_world import ITEMS, World
-
-
-class Client:
-    """Calls the application without a server between."""
-
-    def __init__(self, recommender: Recommender, token: str | None = None) -> None:
-        self.transport = httpx.ASGITransport(create_app(Serving(recommender), token=token), raise_app_exceptions=False)
-
-    def request(self, method: str, path: str, **more: Any) -> httpx.Response:
-        async def send() -> httpx.Response:
-            async with httpx.AsyncClient(transport=self.transport, base_url="http://test") as client:
-                return await client.request(method, path, **more)
-
-        return asyncio.run(send())
-
-    def get(self, path: str, **more: Any) -> httpx.Response:
-        return self.request("GET", path, **more)
-
-    def post(self, path: str, **more: Any) -> httpx.Response:
-        return self.request("POST", path, **more)
 
 
 @pytest.fixture
@@ -288,6 +263,7 @@ def test_the_calls_are_described_with_examples(client: Client) -> None:
         "/v1/recommend", "/v1/recommend/next", "/v1/recommend/batch", "/v1/rank", "/v1/filter", "/v1/events",
         "/v1/similar/{item_id}", "/v1/items", "/v1/items/{item_id}", "/v1/users", "/v1/users/{user_id}",
         "/v1/sessions/{session_id}", "/v1/admin/reload", "/v1/start", "/metrics",
+        "/v1/about", "/v1/live", "/v1/compare",
         "/health/live", "/health/ready", "/version",
     }  # fmt: skip
 

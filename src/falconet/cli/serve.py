@@ -34,6 +34,9 @@ def serve(
     scenarios: Annotated[
         Path | None, typer.Option(help="A TOML file of A/B tests: scenarios, and the variants of each.")
     ] = None,
+    beside: Annotated[
+        Path | None, typer.Option(help="Another bundle, whose lists the page shows beside those of the first.")
+    ] = None,
     token: Annotated[
         str | None,
         typer.Option(
@@ -63,7 +66,16 @@ def serve(
 
         where = str(db or working_folder(bundle) / "events.db")
         tests = Scenarios() if scenarios is None else Scenarios.read(scenarios)
-        served = Served(bundle=bundle, db=where, scenarios=tests, token=token, watch=watch, log=log, quiet=quiet)
+        served = Served(
+            bundle=bundle,
+            db=where,
+            scenarios=tests,
+            beside=beside,
+            token=token,
+            watch=watch,
+            log=log,
+            quiet=quiet,
+        )
         address = _address(host, listening)
 
         def ready(server: Server | None, what: str) -> None:

@@ -134,6 +134,12 @@ class Recommender:
         every: Asked = {**asked, "exclude_seen": False, "k": max(len(item_ids), 1), "include_ids": item_ids}
         return self._answer(Request(user_id=user_id, **every), shown=()).said
 
+    def preview(self, user_id: Id | None = None, **asked: Unpack[Asked]) -> Recommendation:
+        """What `recommend` would answer, but for scenarios; it has no next pages, and nobody counts it as shown."""
+        if asked.get("scenario") is not None:
+            raise ConfigError("`scenario` is of lists that are shown", hint="`recommend` takes it")
+        return self._answer(Request(user_id=user_id, **asked), shown=()).said
+
     def recommend_users(
         self,
         users: str | Path,

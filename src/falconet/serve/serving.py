@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from falconet.errors import ConfigError, FalconetError
@@ -15,14 +17,29 @@ from falconet.serve.bundle import KIND, load_bundle
 from falconet.serve.current import bundle_folder
 from falconet.serve.recommender import Recommender
 
+_TOLD = 20  # reloads that are remembered
+
+
+@dataclass(frozen=True)
+class Reload:
+    """Another bundle took the place of the one `before`, or was refused: then there is no one `after`."""
+
+    time: float
+    before: str
+    after: str | None
+
 
 class Serving:
     """Holds a recommender. A request keeps the one it began with; `reload` puts another in its place, or leaves it."""
 
-    def __init__(self, recommender: Recommender, *, alone: bool = True) -> None:
-        """`alone`: no other process answers at the same address. Those that do look into one folder."""
+    def __init__(self, recommender: Recommender, *, alone: bool = True, beside: Recommender | None = None) -> None:
+        """`alone`: no other process answers at the same address. Those that do look into one folder.
+
+        `beside`: of another bundle, to compare its answers; it stays the one it is.
+        """
         self._recommender = recommender
-        self._alone = alone
+        self.alone, self.beside = alone, beside
+        self.reloads: deque[Reload] = deque(maxlen=_TOLD)  # the last ones
         self._reloading = threading.Lock()
         self.since = time.time()
 
@@ -42,15 +59,21 @@ class Serving:
             if folder is not None:
                 if Path(folder).name != folder or folder in (".", "..") or "\0" in folder:
                     raise ConfigError(f"`bundle` is {folder!r}", hint="a folder beside the one that is served")
-                if not self._alone:
+                if not self.alone:
                     raise ConfigError(
                         f"`bundle` is {folder!r}, but several workers serve one folder",
                         hint="put the bundle there: every worker takes it up, in about two seconds",
                     )
                 path = before.bundle.path.absolute().parent / folder
-            self._recommender = Recommender(load_bundle(path), before.store, before.scenarios)
+            try:
+                after = Recommender(load_bundle(path), before.store, before.scenarios)
+            except FalconetError:
+                self.reloads.append(Reload(time.time(), before.bundle.name, None))
+                raise
+            self._recommender = after
             self.since = time.time()
-            return before.bundle.name, self._recommender.bundle.name
+            self.reloads.append(Reload(self.since, before.bundle.name, after.bundle.name))
+            return before.bundle.name, after.bundle.name
 
     @contextmanager
     def watched(self, seconds: float = 2.0) -> Iterator[None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import uuid
-from importlib.resources import files
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Header, Response
@@ -35,18 +34,13 @@ from falconet.serve.http.bodies import (
     Text,
 )
 from falconet.serve.http.guard import Guard, Log
+from falconet.serve.http.page import add_page
 from falconet.serve.http.replies import add_errors, add_outages, answer, error_reply
+from falconet.serve.live import Live
 from falconet.serve.metrics import Metrics
 from falconet.serve.serving import Serving
 
 AT_ONCE = 256  # requests that may wait or be answered at one time
-
-_PAGE = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/style.css": ("style.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/tools.js": ("tools.js", "text/javascript; charset=utf-8"),
-}
 
 
 def create_app(
@@ -75,12 +69,13 @@ def create_app(
         docs_url=None,  # those pages load scripts from other servers
         redoc_url=None,
     )
-    app.add_middleware(Guard, at_once=at_once, log=log)
+    live = Live(serving)
+    app.add_middleware(Guard, at_once=at_once, log=log, live=live)
     add_errors(app)
     store = serving.recommender.store  # a reload keeps it
     add_outages(app, () if store is None else store.outages)
-    _add_page(app)
-    counters = _Counters(serving)
+    add_page(app, serving, live)
+    counters = _Counters(serving, live)
     _add_recommendations(app, serving, counters)
     _add_lookups(app, serving)
     _add_admin(app, serving, token)
@@ -89,9 +84,10 @@ def create_app(
 
 
 class _Counters:
-    """Metrics where their package is installed."""
+    """What the page shows of the last minutes, and metrics where their package is installed."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: Serving, live: Live) -> None:
+        self.live = live
         self.metrics: Metrics | None = None
         self.why_not: ConfigError | None = None
         try:
@@ -100,9 +96,15 @@ class _Counters:
             self.why_not = error
 
     def answered(self, said: Recommendation, k: int | None = None) -> Recommendation:
+        self.live.answered(said)
         if self.metrics is not None:
             self.metrics.answered(said, k)
         return said
+
+    def took_in(self, accepted: int, duplicates: int, rejected: int) -> None:
+        self.live.took_in(accepted, duplicates, rejected)
+        if self.metrics is not None:
+            self.metrics.took_in(accepted, duplicates, rejected)
 
 
 def _add_recommendations(app: FastAPI, serving: Serving, counters: _Counters) -> None:
@@ -135,8 +137,7 @@ def _add_recommendations(app: FastAPI, serving: Serving, counters: _Counters) ->
         outcomes = serving.recommender.add_events([_event(event, i) for i, event in enumerate(request.events)])
         accepted, duplicates = outcomes.count(ACCEPTED), outcomes.count(DUPLICATE)
         rejected = len(outcomes) - accepted - duplicates
-        if counters.metrics is not None:
-            counters.metrics.took_in(accepted, duplicates, rejected)
+        counters.took_in(accepted, duplicates, rejected)
         return answer({"accepted": accepted, "duplicates": duplicates, "rejected": rejected, "outcomes": outcomes})
 
 
@@ -240,19 +241,8 @@ def _add_health(app: FastAPI, serving: Serving, counters: _Counters) -> None:
     @app.get("/version")
     def version() -> Response:
         """What runs here: falconet, the bundle, its models and the data they learned from."""
-        return answer({"falconet": falconet_version(), **serving.recommender.describe()})
-
-
-def _add_page(app: FastAPI) -> None:
-    folder = files("falconet.serve") / "page"
-
-    def add(route: str, content: bytes, kind: str) -> None:
-        @app.get(route, include_in_schema=False)
-        def page() -> Response:
-            return Response(content, media_type=kind)
-
-    for route, (name, kind) in _PAGE.items():
-        add(route, (folder / name).read_bytes(), kind)
+        beside = None if serving.beside is None else serving.beside.bundle.name
+        return answer({"falconet": falconet_version(), **serving.recommender.describe(), "beside": beside})
 
 
 def _event(event: EventIn, number: int) -> Event:

@@ -208,6 +208,12 @@ class RecommendOut(BaseModel):
     variant: str | None
 
 
+class CompareOut(BaseModel):
+    """The answers of two bundles to one request, that of the served one first."""
+
+    answers: list[RecommendOut]
+
+
 class EventsOut(BaseModel):
     """`outcomes`: `accepted`, `duplicate` or a reason, for each event in order."""
 

@@ -14,8 +14,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from falconet.serve.http.bodies import MAX_BODY
 from falconet.serve.http.replies import HEADERS, error_reply
+from falconet.serve.live import Live
 
 _ID = re.compile(rb"[\w.:-]{1,128}")  # what a caller's own request id may be
+
+_OF_THE_PAGE = frozenset({"/v1/live", "/v1/about"})
 
 Log = Callable[[dict[str, str | int | float]], None]
 
@@ -24,11 +27,11 @@ class Guard:
     """Refuses bodies above MAX_BODY before they are parsed, and requests while `at_once` others are being answered.
 
     Every answer has the security headers and an `x-request-id`, the caller's own where it sent one. `log` gets a line
-    for each: time, id, method, path, status, milliseconds.
+    for each: time, id, method, path, status, milliseconds. `live` counts the calls of the API, the page's own apart.
     """
 
-    def __init__(self, app: ASGIApp, at_once: int, log: Log | None = None) -> None:
-        self._app, self._at_once, self._log = app, at_once, log
+    def __init__(self, app: ASGIApp, at_once: int, log: Log | None = None, live: Live | None = None) -> None:
+        self._app, self._at_once, self._log, self._live = app, at_once, log, live
         self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,8 +59,13 @@ class Guard:
                 await busy(scope, receive, guarded)
             else:
                 await self._bounded(scope, receive, guarded)
+        except Exception:
+            status = 500  # which is said outside of this
+            raise
         finally:
             self._open -= counted
+            if self._live is not None and scope["path"].startswith("/v1/") and scope["path"] not in _OF_THE_PAGE:
+                self._live.asked(status)
             if self._log is not None:
                 self._log({
                     "time": datetime.now(UTC).isoformat(timespec="milliseconds"), "id": name.decode(),

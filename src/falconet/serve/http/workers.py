@@ -41,6 +41,7 @@ class Served:
     bundle: Path
     db: str
     scenarios: Scenarios = field(default_factory=Scenarios)
+    beside: Path | None = None  # another bundle, to compare
     token: str | None = None
     watch: bool = False
     log: bool = False
@@ -60,8 +61,10 @@ def answer(
     `alone`: no other process answers at the socket. Raises what loading a bundle and opening a store raise.
     """
     recommender = Recommender.load(served.bundle, scenarios=served.scenarios)
+    other = None if served.beside is None else Recommender.load(served.beside)
     store = open_store(served.db)
-    serving = Serving(Recommender(recommender.bundle, store, served.scenarios), alone=alone)
+    beside = None if other is None else Recommender(other.bundle, store)
+    serving = Serving(Recommender(recommender.bundle, store, served.scenarios), alone=alone, beside=beside)
     config = Config(
         create_app(serving, token=served.token, log=log_to_stderr if served.log else None),
         log_level="warning",

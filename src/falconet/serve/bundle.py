@@ -33,6 +33,7 @@ from falconet.retrieval.faiss import AnnIndex
 from falconet.retrieval.scores import ScoreIndex
 from falconet.retrieval.sources import Source, Sources
 from falconet.schema import FOOTER_KEY, Schema, Tag
+from falconet.serve.about import About, read_about, write_about
 from falconet.serve.current import bundle_folder
 from falconet.serve.engine import Engine
 from falconet.serve.features import RequestFeatures
@@ -94,6 +95,7 @@ class Bundle:
     manifest: Manifest
     config: ServingConfig
     engine: Engine
+    about: About = About()
     source: Path = Path()
 
     @property
@@ -135,6 +137,7 @@ def build_bundle(
     data: Mapping[str, Any],
     weights: Mapping[str, float] | None = None,
     extra: Mapping[str, Any] | None = None,
+    about: Mapping[str, Mapping[str, Any]] | None = None,
     overwrite: bool = False,
 ) -> Bundle:
     """Write a bundle whole or not at all, and give it loaded.
@@ -143,7 +146,7 @@ def build_bundle(
     `retriever`, `ranker`: models/store.py folders, of several retrievers by name. `items`, `users`: features/items and
     features/users (docs/contracts.md). `data`: {"rows", "from", "to"} of the training data. `weights`: of several
     retrievers, how much the places of each count where their lists become one, 1 where nothing is said. `extra`: more
-    keys for the manifest, such as the step's.
+    keys for the manifest, such as the step's. `about`: what the page tells of the making, by file (serve/about.py).
 
     Raises ArtifactError where `out` is there already, unless `overwrite`, and where a folder is missing or is something
     else; SchemaError where the tables lack a column that the models read; ConfigError for weights of other names.
@@ -166,6 +169,7 @@ def build_bundle(
         _copy_table(users, to / "users.parquet", without=_NOT_SERVED)
         catalogue = Catalogue(to / "items.parquet", config.item)
         _write_popular(catalogue, config.item, to / "popular.parquet")
+        draft.unlisted += write_about(to, about or {})
         (to / INDEXES).mkdir()
         for name in retrievers:
             model, ann = _retriever(to / RETRIEVERS / name), config.index == "ann"
@@ -215,7 +219,7 @@ def _open(path: Path, manifest: Manifest | None) -> Bundle:
     first = sources.first
     near = nearness_of(models[first.name], first.index, catalogue.codes, popular, bias=config.bias)
     engine = Engine(catalogue, people, features, sources, ranker, rows, popular, config.candidates, near)
-    return Bundle(path, manifest or Manifest(KIND, {}, {}, {}, ""), config, engine)
+    return Bundle(path, manifest or Manifest(KIND, {}, {}, {}, ""), config, engine, read_about(path))
 
 
 def _sources(path: Path, config: ServingConfig, models: Mapping[str, Retriever], catalogue: Catalogue) -> Sources:

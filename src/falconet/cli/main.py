@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from falconet.cli import data, doctor, events, launch, models, recipe, recommend, report, serve
+from falconet.cli import data, doctor, events, export, launch, models, recipe, recommend, report, serve
 from falconet.errors import FalconetError
 from falconet.plugins import load_modules
 
@@ -59,6 +59,7 @@ for command in (
 ):
     app.command()(command)
 app.command()(recommend.recommend)
+app.command()(export.export)
 app.command()(serve.serve)
 app.command()(serve.rollback)
 app.add_typer(report.app, name="report")

@@ -5,8 +5,9 @@ A model file imports nn, schema, registry, batch, errors and this file alone; it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,7 @@ class Model(nn.Module):
 
     schema: Schema
     config: Any
+    no_program: ClassVar[Mapping[str, str]] = {}  # methods that torch.export cannot trace, and why
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -5,7 +5,9 @@ Shapes: B rows, L places, D width of a state.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +41,9 @@ class GRU4Rec(SequenceModel):
             if not 0 <= self.dropout < 1:
                 raise ConfigError(f"GRU4Rec dropout={self.dropout}", hint="from 0 to below 1")
 
+    no_program: ClassVar[Mapping[str, str]] = {
+        "user": "torch.export cannot trace recurrent layers for any number of rows"
+    }
     config: Config
 
     def __init__(self, schema: Schema, config: Config) -> None:

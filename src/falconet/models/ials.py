@@ -5,8 +5,9 @@ Shapes: B rows, R rows of one size class, L items of a row, N codes of the catal
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -49,6 +50,9 @@ class IALS(ClosedForm):
                 if getattr(self, name) <= 0:
                     raise ConfigError(f"IALS {name}={getattr(self, name)}", hint="above 0")
 
+    no_program: ClassVar[Mapping[str, str]] = {
+        "user": "iALS solves a system of equations for every person, over the items that the person took"
+    }
     config: Config
     factors: Tensor
     gram: Tensor

@@ -10,6 +10,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,23 @@ _HINT = 'pip install "falconet[onnx]"'
 _NOISY = ("torch.onnx", "onnxscript", "onnx_ir")  # they tell of what they leave as it is
 
 
+def needs_onnx() -> None:
+    """Raise ConfigError where a package is missing that writes or runs ONNX models."""
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise ConfigError(f"ONNX models need {name}, which is not installed", hint=_HINT) from error
+
+
 def to_onnx(program: torch.export.ExportedProgram, names: tuple[str, ...]) -> bytes:
     """The ONNX model of a program whose inputs have these names, in their order; its result is called `output`.
 
-    Raises ConfigError where onnx and onnxscript are not installed, or where a step of the program has no ONNX form.
+    Raises ConfigError where a package is missing, or where a step of the program has no ONNX form.
     """
-    try:
-        import onnx
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"ONNX models are written with {error.name}, which is not installed", hint=_HINT) from error
+    needs_onnx()
+    import onnx
+
     with _quiet(), tracing.patch({"backed_size_oblivious": True}):  # type: ignore[attr-defined]
         try:
             found = torch.onnx.export(
@@ -51,6 +59,7 @@ def to_onnx(program: torch.export.ExportedProgram, names: tuple[str, ...]) -> by
             raise ConfigError(f"a step of this model has no ONNX form: {told}") from error
     assert found is not None
     model = found.model_proto
+    _without_traces(model)
     onnx.checker.check_model(model)
     written: bytes = model.SerializeToString()
     return written
@@ -67,7 +76,7 @@ class OnnxProgram:
         try:
             import onnxruntime
         except ImportError as error:
-            raise ConfigError("an ONNX model needs onnxruntime, which is not installed", hint=_HINT) from error
+            raise ConfigError("ONNX models need onnxruntime, which is not installed", hint=_HINT) from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
@@ -82,6 +91,13 @@ class OnnxProgram:
     def __call__(self, columns: Mapping[str, Tensor]) -> Tensor:
         (found,) = self._session.run(None, {name: columns[name].numpy() for name in self.inputs})
         return torch.from_numpy(found)
+
+
+def _without_traces(model: Any) -> None:
+    """Leave out where in whose source each step comes from."""
+    graph = model.graph
+    for one in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer, *graph.value_info):
+        del one.metadata_props[:]
 
 
 @contextmanager
@@ -112,6 +128,13 @@ def _translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     }
 
 
+def _ops() -> Any:
+    """The operators, which check their arguments when the model is written."""
+    from onnxscript import opset18
+
+    return opset18
+
+
 def _row_of_value(op: Any, ends: Any, values: Any) -> Any:
     """The row of each of so many values, from where the rows end: int64 of [V]."""
     one = op.Constant(value_ints=[1])
@@ -122,8 +145,7 @@ def _row_of_value(op: Any, ends: Any, values: Any) -> Any:
 
 def _repeat(lengths: Any, output_size: Any = None) -> Any:
     """aten::repeat_interleave.Tensor: number i as often as the length i says."""
-    from onnxscript import opset18 as op
-
+    op = _ops()
     ends = op.CumSum(lengths, op.Constant(value_int=0))
     total = op.ReduceSum(lengths, op.Constant(value_ints=[0]), keepdims=1)
     return _row_of_value(op, ends, total)
@@ -131,8 +153,7 @@ def _repeat(lengths: Any, output_size: Any = None) -> Any:
 
 def _repeat_values(self: Any, repeats: Any, dim: Any = None, output_size: Any = None) -> Any:
     """aten::repeat_interleave.self_Tensor along the first dimension."""
-    from onnxscript import opset18 as op
-
+    op = _ops()
     return op.Gather(self, _repeat(repeats), axis=0)
 
 
@@ -148,8 +169,7 @@ def _bag(
     padding_idx: int = -1,
 ) -> tuple[Any, Any, Any, Any]:
     """aten::embedding_bag, sums and means of lists that `offsets` with their last one delimit."""
-    from onnxscript import opset18 as op
-
+    op = _ops()
     assert include_last_offset and mode in (0, 1)
     zero, one, none = op.Constant(value_ints=[0]), op.Constant(value_ints=[1]), op.Constant(value_float=0.0)
     last = op.Constant(value_ints=[2**62])

@@ -18,10 +18,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from falconet.batch import Batch, Feature, Ragged
+from falconet.batch import Batch, Feature
 from falconet.config import from_plain, to_plain
 from falconet.errors import SchemaError
 from falconet.models.base import MODELS, Model, Retriever
+from falconet.models.example import example_features
 from falconet.models.store import load_model, save_model
 from falconet.nn.export import export, flat
 from falconet.schema import Column, Schema, Tag
@@ -53,23 +54,7 @@ EXAMPLE = Schema(
 def example_batch(schema: Schema = EXAMPLE, rows: int = ROWS, seed: int = 0) -> Batch:
     """Random rows that fit a schema: codes below the cardinality, lists of 0 to 4, targets 0 and 1."""
     draw = torch.Generator().manual_seed(seed)
-
-    def values(column: Column, n: int) -> Tensor:
-        if Tag.CATEGORICAL in column.tags:
-            assert column.cardinality is not None
-            return torch.randint(1, column.cardinality, (n,), generator=draw, dtype=torch.int32)
-        return torch.randn(n, generator=draw)
-
-    def feature(column: Column) -> Feature:
-        if column.list is None:
-            return values(column, rows)
-        if isinstance(column.list, int):
-            return values(column, rows * column.list).view(rows, column.list)
-        lengths = torch.randint(0, 5, (rows,), generator=draw)
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-        return Ragged(values(column, int(offsets[-1])), offsets)
-
-    features = {c.name: feature(c) for c in schema.without_tags(Tag.TARGET)}
+    features = example_features(schema.without_tags(Tag.TARGET), rows, draw)
     targets = {c.name: torch.randint(0, 2, (rows,), generator=draw).float() for c in schema.select(Tag.TARGET)}
     return Batch(features, targets, rows, rows)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import pytest
 
 from falconet.serve.recommender import Recommender
 from serving_client import Client
 from serving_world import ITEMS, World
+
+PAGE = files("falconet.serve") / "page"
 
 
 @pytest.fixture
@@ -246,7 +250,9 @@ def test_the_page_comes_from_here_alone(client: Client) -> None:
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert page.headers["x-content-type-options"] == "nosniff"
-    whole = page.text + client.get("/page.js").text + client.get("/style.css").text
+    names = [path.name for path in PAGE.iterdir() if path.name != "index.html"]
+    assert {"app.js", "style.css"} < set(names)
+    whole = page.text + "".join(client.get(f"/{name}").text for name in names)
     assert "http://" not in whole.replace("http://www.w3.org/2000/svg", "")
     assert "https://" not in whole
 

@@ -2,90 +2,30 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvicorn
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import WebDriverWait
 
-from falconet.serve.http.app import create_app
 from falconet.serve.recommender import Recommender
 from falconet.serve.serving import Serving
+from serving_page import Page, Server
 from serving_world import World
-
-
-class Server:
-    """The application at an address, in a thread of the test."""
-
-    def __init__(self, recommender: Recommender) -> None:
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
-        config = uvicorn.Config(create_app(Serving(recommender)), log_level="error", timeout_graceful_shutdown=2)
-        self.server = uvicorn.Server(config)
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
-        self.thread.start()
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self.thread.join()
-        self.socket.close()
-
-
-class Page:
-    """What a person can see and do."""
-
-    def __init__(self, driver: webdriver.Chrome) -> None:
-        self.driver = driver
-
-    def all(self, css: str) -> list[WebElement]:
-        return self.driver.find_elements(By.CSS_SELECTOR, css)
-
-    def one(self, css: str) -> WebElement:
-        return self.driver.find_element(By.CSS_SELECTOR, css)
-
-    def cards(self) -> list[str]:
-        return [card.get_attribute("data-id") or "" for card in self.all(".card")]
-
-    def until(self, what: str) -> None:
-        """Wait until a JavaScript expression is true."""
-        WebDriverWait(self.driver, 20).until(lambda driver: driver.execute_script(f"return {what}"))
-
-    def settled(self) -> None:
-        self.until("document.getElementById('results').getAttribute('aria-busy') === 'false'")
-
-    def waits_for_history(self, items: int) -> None:
-        self.until(f"document.querySelectorAll('#past-list li').length === {items}")
-        self.settled()
-
-
-def complaints(page: Page) -> list[str]:
-    """What the browser's console has to say, such as refusals by the content security policy."""
-    return [str(entry["message"]) for entry in page.driver.get_log("browser")]
 
 
 @pytest.fixture
 def server(recommender: Recommender) -> Iterator[Server]:
-    server = Server(recommender)
+    server = Server(Serving(recommender))
     yield server
     server.stop()
 
 
 @pytest.fixture
 def page(driver: webdriver.Chrome, server: Server) -> Page:
-    """The page as somebody finds it who comes for the first time: every server has an address of its own."""
-    driver.get(server.address)
-    page = Page(driver)
-    page.until("document.querySelectorAll('.card').length > 0")
-    page.settled()
-    complaints(page)  # forget what the pages before had to say
-    return page
+    return Page.at(driver, server.address)
 
 
 def test_a_new_visitor_clicks_three_films_and_the_list_follows(page: Page, world: World, tmp_path: Path) -> None:
@@ -107,16 +47,9 @@ def test_a_new_visitor_clicks_three_films_and_the_list_follows(page: Page, world
     reasons = {element.text for element in page.all(".reason")}
     assert any(reason.startswith("Because you liked Film ") for reason in reasons)
     assert page.one("#alert").is_displayed() is False
-    assert complaints(page) == []
-    asked = page.driver.execute_script("return performance.getEntriesByType('resource').map(one => one.name)")
-    here = page.driver.current_url
-    assert {name.removeprefix(here) for name in asked} >= {
-        "page.js",
-        "tools.js",
-        "style.css",
-        "v1/recommend",
-        "v1/events",
-    }
+    assert page.complaints() == []
+    here, asked = page.driver.current_url, page.asked()
+    assert {name.removeprefix(here) for name in asked} >= {"app.js", "style.css", "v1/recommend", "v1/events"}
     assert all(name.startswith((here, "data:")) for name in asked), "nothing comes from elsewhere"
     assert page.driver.save_screenshot(str(tmp_path / "visitor.png"))
 
@@ -183,7 +116,7 @@ def test_a_filter_is_counted_while_it_is_written_and_a_wrong_one_leaves_the_list
     page.one("#filter").send_keys("item_id == 0", Keys.ENTER)
     page.until("!document.getElementById('empty').hidden")
     assert page.one("#empty").text == "Nothing is left that the filter holds for."
-    complaints(page)  # the refused filter is one of them
+    page.complaints()  # the refused filter is one of them
 
 
 def test_why_an_item_is_there_is_told_by_key_and_closed_by_escape(page: Page) -> None:
@@ -205,7 +138,7 @@ def test_why_an_item_is_there_is_told_by_key_and_closed_by_escape(page: Page) ->
     assert command.startswith(f"curl {page.driver.current_url.rstrip('/')}/v1/recommend")
     page.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
     page.until("!document.getElementById('why').open")
-    assert complaints(page) == []
+    assert page.complaints() == []
 
 
 def test_a_more_varied_list_is_another_list(page: Page) -> None:
@@ -219,14 +152,12 @@ def test_a_more_varied_list_is_another_list(page: Page) -> None:
 
 
 def test_nothing_is_wider_than_a_phone_and_dark_is_dark(page: Page) -> None:
-    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
-    assert page.driver.execute_script("return document.documentElement.scrollWidth") == 390
+    assert page.width() == 390
     colour = "return getComputedStyle(document.body).backgroundColor"
     light = page.driver.execute_script(colour)
     page.one("#theme").click()
     assert page.driver.execute_script(colour) != light
-    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    page.wide_again()
 
 
 def test_a_server_that_is_gone_is_said_so_and_asked_again(page: Page, server: Server) -> None:

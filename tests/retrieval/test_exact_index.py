@@ -125,7 +125,6 @@ def test_search_is_brute_force_for_any_ties_and_filters(
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "_BLOCK_ITEMS", 7)
     monkeypatch.setattr(exact, "_BLOCK_NUMBERS", 300)
 
 

@@ -1,12 +1,12 @@
 """Exact search: every item is scored. Answers up to about a million items in milliseconds, with any filter.
 
 The score of a pair is its dot product, added up in float64 in a fixed order and rounded to float32. So it has the same
-bits for any batch, any blocks and any number of threads, and items with equal vectors always tie. A matrix product in
-float32 finds the candidates; its rounding error is bounded, and a query whose candidates may lack a part of the answer
-gets more of them.
+bits for any batch, any blocks and any number of threads, and items with equal vectors always tie. A coarser product
+finds the candidates: in float32, or of a single query in bytes (narrow.py). Its error is bounded, and whatever may
+belong to the answer within that bound is a candidate.
 """
 
-# Shapes: B queries, N items, C candidates, D width of the vectors, k results.
+# Shapes: B queries, N items, P candidates of all queries together, D width of the vectors, k results.
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ from torch import Tensor
 
 from falconet.batch import Ragged
 from falconet.errors import DataError
+from falconet.retrieval.best import best_of, near_best
+from falconet.retrieval.narrow import Narrow
 from falconet.retrieval.store import load_index, save_index
 
-_BLOCK_ITEMS = 65_536
 _BLOCK_NUMBERS = 2**24
 """No tensor of a search holds more numbers than this (unless a single row does)."""
-_SPARE = 16
-"""Candidates beyond k, so that a near tie at the border seldom needs a second look."""
+_FEW = 16
+"""Where a filter leaves less than an Nth of the items, these alone are scored."""
+_DENSE = 8
+"""Codes up to so many times the number of items are looked up in a table."""
+_MANY = 8
+"""So many candidates for each result are worth a more precise look."""
 
 
 class ExactIndex:
@@ -45,6 +50,8 @@ class ExactIndex:
         self.vectors = vectors_ND.detach().float().index_select(0, order).contiguous()
         """[N, D] float32, in the order of `codes`."""
         self._longest = float(torch.linalg.vector_norm(self.vectors, dim=1).max()) if len(codes) else 0.0
+        self._place_of_code = _table(self.codes)
+        self._narrow: tuple[Narrow | None] | None = None  # made when the first single query comes
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -57,7 +64,7 @@ class ExactIndex:
         """The score of every query with every item, [B, N] float32, items in the order of `codes`."""
         queries = self._queries(queries_BD)
         rows = max(1, _BLOCK_NUMBERS // max(1, len(queries) * self.dim))
-        blocks = [_dot(queries, self.vectors[None, i : i + rows]) for i in range(0, max(len(self), 1), rows)]
+        blocks = [_dot(queries[:, None], self.vectors[None, i : i + rows]) for i in range(0, max(len(self), 1), rows)]
         return torch.cat(blocks, dim=1)
 
     def search(
@@ -69,18 +76,23 @@ class ExactIndex:
             raise DataError(f"k must be at least 1, not {k}")
         if exclude is not None and len(exclude) != len(queries):
             raise DataError(f"{len(exclude):,} lists of codes to exclude for {len(queries):,} queries")
-        if include is not None:
-            return self._only(include).search(queries, k, exclude)
-        scores_Bk = queries.new_full((len(queries), k), -torch.inf)
-        codes_Bk = torch.full_like(scores_Bk, -1, dtype=torch.int64)
-        most = min(k, len(self))
-        if most and len(queries):
-            hidden = None if exclude is None else self._places(exclude.apply(lambda x: x.to(queries.device)))
-            with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
-                scores, places = self._best(queries, most, hidden, most + _SPARE)
-            scores_Bk[:, :most] = scores
-            codes_Bk[:, :most] = torch.where(scores > -torch.inf, self.codes[places], -1)
-        return scores_Bk, codes_Bk
+        allowed = None if include is None else self._known(include)
+        hidden = None if exclude is None else self._places(exclude.apply(lambda x: x.to(queries.device)))
+        few = allowed is not None and len(allowed) * _FEW < len(self)
+        numbers = max(1, len(allowed) * self.dim if allowed is not None and few else len(self))
+        rows = max(1, _BLOCK_NUMBERS // numbers)
+        found = [(queries.new_zeros(0, k), torch.zeros(0, k, dtype=torch.int64, device=queries.device))]
+        with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
+            for i in range(0, len(queries), rows):
+                some, theirs = queries[i : i + rows], None if hidden is None else hidden[i : i + rows]
+                if allowed is not None and few:
+                    found.append(self._best_of_few(some, k, theirs, allowed))
+                else:
+                    found.append(self._best(some, k, theirs, allowed))
+        scores_Bk, places_Bk = (torch.cat(parts) for parts in zip(*found[len(found) > 1 :], strict=True))
+        if len(self):
+            places_Bk = torch.where(places_Bk >= 0, self.codes[places_Bk], -1)
+        return scores_Bk, places_Bk
 
     def score(self, queries_BD: Tensor, codes_BK: Tensor) -> Tensor:
         """The scores of given items, as `Index.score` says."""
@@ -91,8 +103,9 @@ class ExactIndex:
         scores_BK = queries.new_full(codes_BK.shape, -torch.inf)
         rows = max(1, _BLOCK_NUMBERS // max(1, codes_BK.shape[1] * self.dim))
         for i in range(0, len(queries) if len(self) else 0, rows):
-            vectors = self.vectors[places[i : i + rows].clamp(max=len(self) - 1)]
-            scores_BK[i : i + rows] = _dot(queries[i : i + rows], vectors)
+            some = places[i : i + rows].clamp(max=len(self) - 1)
+            vectors = self.vectors.index_select(0, some.flatten()).view(*some.shape, self.dim)
+            scores_BK[i : i + rows] = _dot(queries[i : i + rows, None], vectors)
         return scores_BK.masked_fill_(codes_BK < 0, -torch.inf)
 
     def save(self, path: str | Path) -> None:
@@ -112,69 +125,65 @@ class ExactIndex:
             raise DataError(f"query {int((~queries_BD.isfinite().all(1)).nonzero()[0])} is not finite")
         return queries_BD.detach().to(self.vectors.device, torch.float32)
 
-    def _only(self, codes: Tensor) -> ExactIndex:
-        """The index of the given codes alone; those it does not have are ignored."""
-        wanted = torch.unique(codes.to(self.codes.device).long())
+    def _known(self, codes: Tensor) -> Tensor:
+        """The places of the given codes, ascending, each once; those the index does not have are ignored."""
+        wanted = codes.to(self.codes.device).long()
         places = self._places(Ragged(wanted, torch.tensor([0, len(wanted)]))).values
-        known = places[places < len(self)]
-        return ExactIndex(self.vectors[known], self.codes[known])
+        there_N = torch.zeros(len(self) + 1, dtype=torch.bool, device=places.device)
+        there_N[places] = True
+        return there_N[:-1].nonzero().squeeze(1)
 
     def _places(self, codes: Ragged) -> Ragged:
         """Codes as places in `self.codes`; N where it has no such code."""
-        if not len(self):
-            return Ragged(torch.zeros_like(codes.values, dtype=torch.int64), codes.offsets)
-        values = codes.values.long()
+        values, items = codes.values.long(), len(self)
+        if self._place_of_code is not None:
+            last = len(self._place_of_code) - 1  # no item's
+            return Ragged(self._place_of_code[values.where((values >= 0) & (values < last), last)], codes.offsets)
         places = torch.searchsorted(self.codes, values)
-        known = self.codes[places.clamp(max=len(self) - 1)] == values
-        return Ragged(torch.where(known, places, len(self)), codes.offsets)
+        known = self.codes[places.clamp(max=items - 1)] == values
+        return Ragged(torch.where(known, places, items), codes.offsets)
 
-    def _best(self, queries_BD: Tensor, k: int, hidden: Ragged | None, candidates: int) -> tuple[Tensor, Tensor]:
-        """Scores and places of the best k ≤ N, block by block; -inf where an item is hidden."""
-        candidates = min(candidates, len(self))
-        rows = max(1, _BLOCK_NUMBERS // max(min(len(self), _BLOCK_ITEMS), candidates * self.dim))
-        blocks = [
-            self._best_of_block(
-                queries_BD[i : i + rows], k, None if hidden is None else hidden[i : i + rows], candidates
-            )
-            for i in range(0, len(queries_BD), rows)
-        ]
-        return torch.cat([scores for scores, _ in blocks]), torch.cat([places for _, places in blocks])
-
-    def _best_of_block(
-        self, queries_BD: Tensor, k: int, hidden: Ragged | None, candidates: int
-    ) -> tuple[Tensor, Tensor]:
-        near_BC, places_BC = self._candidates(queries_BD, hidden, candidates)
-        places_BC, order_BC = places_BC.sort(dim=1)
-        exact_BC = _dot(queries_BD, self.vectors[places_BC])
-        exact_BC.masked_fill_(near_BC.gather(1, order_BC) == -torch.inf, -torch.inf)
-        scores_BC, order_BC = exact_BC.sort(
-            dim=1, descending=True, stable=True
-        )  # stable: ties stay by place, so by code
-        scores_Bk, places_Bk = scores_BC[:, :k], places_BC.gather(1, order_BC[:, :k])
-        last_B, border_B = near_BC[:, -1], near_BC[:, k - 1]
-        unsure_B = (last_B >= border_B - 2 * self._error(queries_BD)) & (last_B > -torch.inf)
-        if candidates < len(self) and bool(unsure_B.any()):
-            again = unsure_B.nonzero().squeeze(1)
-            hidden = None if hidden is None else hidden.take(again)
-            scores_Bk[again], places_Bk[again] = self._best(queries_BD[again], k, hidden, 8 * candidates)
-        return scores_Bk, places_Bk
-
-    def _candidates(self, queries_BD: Tensor, hidden: Ragged | None, count: int) -> tuple[Tensor, Tensor]:
-        """The largest `count` float32 products per query, largest first, and their places."""
+    def _best(self, queries_BD: Tensor, k: int, hidden: Ragged | None, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Scores and places of the best k, of all items that are not hidden or of those that are allowed."""
+        if len(queries_BD) == 1 and (narrow := self._narrowed()) is not None:
+            near_N, error = narrow.scores(queries_BD[0])
+            near = near_best(_without(near_N[None], hidden, allowed), k, 2 * error)
+            if len(near.values) <= _MANY * k:
+                return self._exactly(queries_BD, near, k)
+        near_BN = queries_BD @ self.vectors.T
         zero_B = ~queries_BD.any(dim=1)
-        found: list[tuple[Tensor, Tensor]] = []
-        for first in range(0, len(self), _BLOCK_ITEMS):
-            block = self.vectors[first : first + _BLOCK_ITEMS]
-            near_BN = queries_BD @ block.T
-            # a query of zeros ties with every item: its candidates are the first ones
-            near_BN[zero_B] = -torch.arange(first, first + len(block), dtype=near_BN.dtype, device=near_BN.device)
-            if hidden is not None:
-                inside = (hidden.values >= first) & (hidden.values < first + len(block))
-                near_BN[hidden.row_of_value()[inside], hidden.values[inside] - first] = -torch.inf
-            near, places = near_BN.topk(min(count, len(block)), dim=1)
-            found.append((near, places + first))
-        near_BC, order_BC = torch.cat([near for near, _ in found], dim=1).topk(count, dim=1)
-        return near_BC, torch.cat([places for _, places in found], dim=1).gather(1, order_BC)
+        if bool(zero_B.any()):  # a query of zeros ties with every item: its candidates are the first ones
+            near_BN[zero_B] = -torch.arange(len(self), dtype=near_BN.dtype, device=near_BN.device)
+        near = near_best(_without(near_BN, hidden, allowed), k, 2 * self._error(queries_BD))
+        return self._exactly(queries_BD, near, k)
+
+    def _best_of_few(self, queries_BD: Tensor, k: int, hidden: Ragged | None, allowed: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of few items that are allowed."""
+        scores_BF = _dot(queries_BD[:, None], self.vectors.index_select(0, allowed)[None])
+        if hidden is not None:
+            row, place = hidden.row_of_value(), torch.searchsorted(allowed, hidden.values)
+            there = torch.zeros_like(place, dtype=torch.bool)
+            if len(allowed):
+                there = allowed[place.clamp(max=len(allowed) - 1)] == hidden.values
+            scores_BF[row[there], place[there]] = -torch.inf
+        near = near_best(scores_BF, k)
+        scores_P = scores_BF[near.row_of_value(), near.values]
+        return best_of(scores_P, Ragged(allowed[near.values], near.offsets), k)
+
+    def _exactly(self, queries_BD: Tensor, near: Ragged, k: int) -> tuple[Tensor, Tensor]:
+        """The best k of the candidates by their scores."""
+        rows = max(1, _BLOCK_NUMBERS // self.dim)
+        row_P = None if len(queries_BD) == 1 else near.row_of_value()
+        blocks = [near.values.new_zeros(0, dtype=torch.float32)]
+        for i in range(0, len(near.values), rows):
+            vectors_PD = self.vectors.index_select(0, near.values[i : i + rows])
+            blocks.append(_dot(queries_BD if row_P is None else queries_BD[row_P[i : i + rows]], vectors_PD))
+        return best_of(blocks[-1] if len(blocks) < 3 else torch.cat(blocks), near, k)
+
+    def _narrowed(self) -> Narrow | None:
+        if self._narrow is None:
+            self._narrow = (Narrow.where_it_pays(self.vectors),)
+        return self._narrow[0]
 
     def _error(self, queries_BD: Tensor) -> Tensor:
         """How far a float32 product may be from the score: γ_D·|q|·|v| (Higham 2002, 3.1), with room for roundings."""
@@ -183,11 +192,38 @@ class ExactIndex:
         return length_B * ((self.dim + 4) * unit * self._longest)
 
 
-def _dot(queries_BD: Tensor, vectors_BCD: Tensor) -> Tensor:
-    """Dot products [B, C], float32, from exact float64 products added in pairs: the same for any shapes."""
-    sums = vectors_BCD.double() * queries_BD.double()[:, None]
-    while (width := sums.shape[2]) > 1:
+def _table(codes_N: Tensor) -> Tensor | None:
+    """The place of every code, N where no item has it, and N for other codes at the end; None for scattered codes."""
+    items = len(codes_N)
+    codes = int(codes_N[-1]) + 1 if items else 0
+    if codes > _DENSE * items:
+        return None
+    table = torch.full((codes + 1,), items, dtype=torch.int64, device=codes_N.device)
+    table[codes_N] = torch.arange(items, device=codes_N.device)
+    return table
+
+
+def _without(near_BN: Tensor, hidden: Ragged | None, allowed: Tensor | None) -> Tensor:
+    """The scores with -inf where an item is hidden or not allowed."""
+    items = near_BN.shape[1]
+    if allowed is not None:
+        out_N = torch.ones(items, dtype=torch.bool, device=near_BN.device)
+        out_N[allowed] = False
+        near_BN.masked_fill_(out_N, -torch.inf)
+    if hidden is not None:
+        known = hidden.values < items
+        near_BN[hidden.row_of_value()[known], hidden.values[known]] = -torch.inf
+    return near_BN
+
+
+def _dot(queries_XD: Tensor, vectors_XD: Tensor) -> Tensor:
+    """Dot products [X], float32, from exact float64 products added in pairs: the same for any shapes.
+
+    The last dimension comes first, so that what is added lies side by side.
+    """
+    sums = vectors_XD.movedim(-1, 0).double() * queries_XD.movedim(-1, 0).double()
+    while (width := len(sums)) > 1:
         half = (width + 1) // 2
-        sums[..., : width - half] += sums[..., half:]
-        sums = sums[..., :half]
-    return sums.sum(dim=2).float()
+        sums[: width - half] += sums[half:]
+        sums = sums[:half]
+    return sums.sum(0).float()

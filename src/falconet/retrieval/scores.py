@@ -11,6 +11,7 @@ from torch import Tensor
 
 from falconet.batch import Ragged
 from falconet.errors import ArtifactError, DataError
+from falconet.retrieval.best import best_of, near_best
 from falconet.retrieval.store import load_index, save_index
 
 
@@ -48,13 +49,9 @@ class ScoreIndex:
         if exclude is not None:
             inside = (exclude.values >= 0) & (exclude.values < self.dim)
             scores_BC[exclude.row_of_value()[inside], exclude.values[inside].long()] = -torch.inf
-        most = min(k, self.dim)
-        scores_Bk = scores_BC.new_full((len(scores_BC), k), -torch.inf)
-        codes_Bk = torch.full_like(scores_Bk, -1, dtype=torch.int64)
-        scores, codes = scores_BC.sort(dim=1, descending=True, stable=True)  # stable: ties stay by code
-        scores_Bk[:, :most] = scores[:, :most]
-        codes_Bk[:, :most] = torch.where(scores[:, :most] > -torch.inf, codes[:, :most], -1)
-        return scores_Bk, codes_Bk
+        near = near_best(scores_BC, k)
+        scores_P = scores_BC[near.row_of_value(), near.values]
+        return best_of(scores_P, near, k)
 
     def score(self, queries_BC: Tensor, codes_BK: Tensor) -> Tensor:
         """The scores of given items, as `Index.score` says."""

@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from falconet.batch import Batch
 from falconet.errors import ArtifactError, ColumnNotFoundError, ConfigError, DataError, SchemaError
 from falconet.loader.loader import Loader
 from falconet.loader.position import described
-from falconet.loader.transforms import Negatives, Padding, SampleWeights, Transform
+from falconet.loader.transforms import Negatives, Padding, SampleWeights, Transform, Unknown
 from falconet.loader.vectors import PretrainedVectors
 
 Make = Callable[..., Path]
@@ -51,13 +52,14 @@ def every() -> list[Transform]:
         Padding(lengths={"genres": 2}),
         PretrainedVectors(column="item", source=VECTORS, known="has_vector"),
         SampleWeights(lambda batch: batch.features["price"] + 1),  # type: ignore[operator]
+        Unknown(values={"row": -1}, share=0.5),
     ]
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_all_of_them_are_the_same_on_1_2_and_4_processes(load: Callable[..., Loader], lanes: int) -> None:
     loader = load(*every(), lanes=lanes)
-    for name in ("negatives", "genres", "vectors", "has_vector"):
+    for name in ("negatives", "genres", "vectors", "has_vector", "row"):
         alone = column(loader, name, 1)
         assert [torch.equal(column(loader, name, 1, 0, world), alone) for world in (2, 4)] == [True, True]
         assert torch.equal(column(loader, name, 1, 2), alone[32:])
@@ -174,6 +176,24 @@ def test_weights_are_those_of_the_function_times_those_of_the_data(load: Callabl
         torch.testing.assert_close(batch.weights.double(), (row + 1) * torch.where(row % 2 == 0, 5.0, 1.0))
 
 
+def test_a_share_of_the_rows_look_like_an_unknown_item_and_the_others_are_as_they_were(numbered_folder: Make) -> None:
+    unknown = Unknown(values={"item": 1, "price": -4.5}, share=0.3)
+    load = partial(Loader, numbered_folder([2000]), batch_size=500, shuffle=True, seed=4)
+    plain, loader = load(), load(transforms=[unknown])
+    hidden = column(loader, "price") == -4.5
+    assert 540 < int(hidden.sum()) < 660  # 600, and three standard deviations of 20
+    assert torch.equal(column(loader, "item") == 1, hidden | (column(plain, "item") == 1))
+    for name in ("item", "price", "row"):
+        same = ~hidden if name != "row" else torch.ones_like(hidden)
+        found, was = column(loader, name), column(plain, name)
+        assert found.dtype == was.dtype
+        assert torch.equal(found[same], was[same])
+    assert not torch.equal(column(loader, "price", 1) == -4.5, hidden)  # others in the next epoch
+    other = column(load(transforms=[replace(unknown, stream=3)]), "price") == -4.5
+    both = float((other & hidden).float().mean())
+    assert 0.05 < both < 0.13  # chosen apart: 0.09
+
+
 def test_a_plain_function_of_a_batch_is_a_transform(load: Callable[..., Loader]) -> None:
     def double(batch: Batch) -> Batch:
         return replace(batch, features={**batch.features, "twice": batch.features["row"] * 2})  # type: ignore[operator]
@@ -195,6 +215,15 @@ def test_a_plain_function_of_a_batch_is_a_transform(load: Callable[..., Loader])
         (lambda: Negatives(column="item", count=1, name="price"), SchemaError, "a column `price` already"),
         (lambda: Negatives(column="row", count=1), SchemaError, "`row` has no cardinality"),
         (lambda: Negatives(column="item", count=1, codes=range(3, 4)), ConfigError, r"cannot be drawn from range\(3,"),
+        (lambda: Unknown(values={"items": 2}), ColumnNotFoundError, "no column `items`\n\nhint: did you mean `item`"),
+        (lambda: Unknown(values={"genres": 2}), SchemaError, "column `genres` holds lists"),
+        (lambda: Unknown(values={}), ConfigError, "Unknown has no `values`"),
+        (lambda: Unknown(values={"item": 2}, share=1.0), ConfigError, "Unknown `share` is 1.0\n\nhint: above 0"),
+        (lambda: Unknown(values={"item": 2}, stream=0), ConfigError, "Unknown `stream` is 0"),
+        (lambda: Unknown(values={"item": 100}), ConfigError, "the value 100\n\nhint: a code, from 0 on below 100"),
+        (lambda: Unknown(values={"item": 2.5}), ConfigError, "gives `item` the value 2.5"),
+        (lambda: Unknown(values={"price": float("nan")}), ConfigError, "the value nan\n\nhint: a finite number"),
+        (lambda: Unknown(values={"price": None}), ConfigError, "gives `price` the value None"),  # type: ignore[dict-item]
         (lambda: PretrainedVectors(column="genres", source=VECTORS), SchemaError, "`genres` does not hold one code"),
         (lambda: PretrainedVectors(column="item", source="no.npy"), ArtifactError, "no vectors at `no.npy`"),
         (lambda: PretrainedVectors(column="item", source=VECTORS[0]), DataError, "are no matrix of floats"),

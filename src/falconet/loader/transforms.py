@@ -196,6 +196,53 @@ class Negatives(Transform):
         return schema + Schema((replace(own, name=self.name, list=self.count, domain=own.table, tags=frozenset()),))
 
 
+@explained_class
+@dataclass(frozen=True, kw_only=True)
+class Unknown(Transform):
+    """Makes a random `share` of the rows look as if training did not know their user or item: they get `values`.
+
+    `values`, by column: what the workflow makes of an id that it has not seen, that is its code and all that follows
+    from the id (a count of 0, the mean of all). Otherwise no row teaches a model what those mean. Which rows it is, is
+    a function of the loader's seed, epoch, step, and row. Two of these choose apart where their `stream` differs.
+    """
+
+    values: Mapping[str, float]
+    share: float = 0.1
+    stream: int = 2
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise ConfigError("Unknown has no `values`", hint="by column, what an unknown user or item has")
+        if not 0 < self.share < 1:
+            raise ConfigError(f"Unknown `share` is {self.share!r}", hint="above 0 and below 1, such as 0.1")
+        if type(self.stream) is not int or self.stream < 1:
+            raise ConfigError(f"Unknown `stream` is {self.stream!r}", hint="a whole number of at least 1")
+
+    def __call__(self, batch: Batch, place: Place) -> Batch:
+        words = place.draw(batch.rows, 1, self.stream)[:, 0] >> np.uint64(11)
+        chosen_R = torch.from_numpy(words < np.uint64(self.share * 2**53))
+        hidden: dict[str, Feature] = {}
+        for name, value in self.values.items():
+            column = batch.features[name]
+            assert isinstance(column, Tensor)  # `settled` saw to it
+            hidden[name] = column.masked_fill(chosen_R.to(column.device), value)
+        return replace(batch, features={**batch.features, **hidden})
+
+    def settled(self, schema: Schema) -> Unknown:
+        for name, value in self.values.items():
+            column = feature(schema, name)
+            if column.is_list:
+                raise SchemaError(f"column `{name}` holds lists", hint="Unknown is for columns of one value a row")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
+                raise ConfigError(f"Unknown gives `{name}` the value {value!r}", hint="a finite number")
+            many = column.cardinality
+            if column.dtype.startswith(("int", "uint")) and value != int(value):
+                raise ConfigError(f"Unknown gives `{name}` the value {value!r}", hint="it holds whole numbers")
+            if many is not None and not 0 <= value < many:
+                raise ConfigError(f"Unknown gives `{name}` the value {value!r}", hint=f"a code, from 0 on below {many}")
+        return self
+
+
 def feature(schema: Schema, name: str) -> Column:
     """A column that batches have among their features. Raises ColumnNotFoundError."""
     features = schema.without_tags(Tag.TARGET, Tag.WEIGHT)

@@ -42,6 +42,7 @@ def test_an_answer_has_items_scores_reasons_and_how_it_came_about(client: Client
         "funnel",
         "took_ms",
         "variant",
+        "degraded",
     }
     assert [item["rank"] for item in content["items"]] == [1, 2, 3]
     assert set(content["items"][0]) == {

@@ -1,4 +1,4 @@
-"""A store that is away: 503 with `Retry-After`, and answers again once it is back."""
+"""A store that is away: 503 with `Retry-After` where it is needed, and answers again once it is back."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ def test_a_server_that_is_stopped_is_503(world: World, kind: str) -> None:
         assert call(app, json={"user_id": 1}).status_code == 200
         store.close()  # PostgreSQL waits for its clients before it stops; a call connects anew
     for _ in range(2):
-        assert says_come_back(call(app, json={"user_id": 1}))
+        assert says_come_back(call(app, json={"user_id": world.users[5]}))
+        assert call(app, json={"user_id": 1}).json()["degraded"] == ["store"]  # nobody that training knows
         assert says_come_back(call(app, "GET", "/health/ready"))
     store.close()

@@ -51,6 +51,18 @@ def serve(
     watch: Annotated[
         bool, typer.Option("--watch", help="Serve a new bundle as soon as it is in the folder, after checking it.")
     ] = False,
+    timeout_ms: Annotated[
+        float, typer.Option(help="What an answer may take before it goes without a stage; 0: any time.", min=0)
+    ] = 2000,
+    retrieve_timeout_ms: Annotated[
+        float, typer.Option(help="The same of retrieval, without which the popular items are the answer.", min=0)
+    ] = 1000,
+    rank_timeout_ms: Annotated[
+        float, typer.Option(help="The same of ranking, without which the retrievers' order is the answer.", min=0)
+    ] = 500,
+    store_timeout_ms: Annotated[
+        float, typer.Option(help="How long a call of the store may wait for a lock or a server.", min=1)
+    ] = 10_000,
     log: Annotated[bool, typer.Option("--log", help="Write a line of JSON for every request.")] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")] = False,
@@ -63,6 +75,7 @@ def serve(
         from falconet.serve.current import working_folder
         from falconet.serve.http.workers import Served, Workers, answer
         from falconet.serve.scenarios import Scenarios
+        from falconet.serve.stages import Budgets
 
         where = str(db or working_folder(bundle) / "events.db")
         tests = Scenarios() if scenarios is None else Scenarios.read(scenarios)
@@ -75,6 +88,10 @@ def serve(
             watch=watch,
             log=log,
             quiet=quiet,
+            budgets=Budgets(
+                total=timeout_ms or None, retrieve=retrieve_timeout_ms or None, rank=rank_timeout_ms or None
+            ),
+            store_seconds=store_timeout_ms / 1000,
         )
         address = _address(host, listening)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from falconet.serve.events import Id
+from falconet.serve.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,9 @@ class Recommendation:
 
     `cold_start`: the person is unknown to training, or nothing is known of what they met. `history`: what was used,
     oldest first. `funnel`: items left after each stage. `took_ms`: milliseconds per stage, and in `total`.
-    `variant`: the one of the request's scenario that this person has.
+    `variant`: the one of the request's scenario that this person has. `degraded`: what the answer had to do without,
+    because it took too long or was away: "store" (what is known of the person since training), "retrieve" (then it is
+    what is popular), "rank" (then the order is the retrievers').
     """
 
     items: list[RecommendedItem]
@@ -80,3 +83,4 @@ class Recommendation:
     funnel: dict[str, int]
     took_ms: dict[str, float]
     variant: str | None = None
+    degraded: list[Stage] = field(default_factory=list)

@@ -21,6 +21,16 @@ class ItemChanges:
         self._gone: frozenset[int] = frozenset()
         self._until = 0  # when the next item expires, in microseconds since 1970
 
+    def known(self) -> frozenset[int]:
+        """What `gone` gave last, and what has expired since: for when the store cannot be reached."""
+        now = time.time_ns() // 1000
+        with self._lock:
+            expired = (
+                item for item, change in self._said.items() if change.expires is not None and change.expires <= now
+            )
+            codes = (self._catalogue.code(item) for item in expired)
+            return self._gone.union(code for code in codes if code is not None)
+
     def gone(self) -> frozenset[int]:
         """The codes of items that may not be recommended now."""
         now = time.time_ns() // 1000

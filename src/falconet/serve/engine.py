@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from falconet.batch import Batch, Ragged
-from falconet.models.base import Model
 from falconet.retrieval.candidates import CandidateRows
 from falconet.retrieval.sources import Found, Sources
 from falconet.serve.events import Id
@@ -24,6 +23,7 @@ from falconet.serve.features import RequestFeatures
 from falconet.serve.nearness import Nearness
 from falconet.serve.order import best, diverse, drawn
 from falconet.serve.request import Value
+from falconet.serve.stages import Late, Stage, Stages
 from falconet.serve.tables import Catalogue, People
 
 Source = Literal["retriever", "popular"]
@@ -68,12 +68,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Answer:
-    """At most k places, best first; `took_ms` per stage; `funnel`: how many items were left after each."""
+    """At most k places, best first; `took_ms` per stage; `funnel`: how many items were left after each.
+
+    `degraded`: the stages that took too long, so that the answer is one without them.
+    """
 
     places: list[Place]
     source: Source
     took_ms: dict[str, float]
     funnel: dict[str, int]
+    degraded: tuple[Stage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,28 +88,74 @@ class Engine:
     people: People
     features: RequestFeatures
     sources: Sources
-    ranker: Model | None
+    ranker: Callable[[Batch], Tensor] | None
     rows: CandidateRows | None
     popular: list[int]
     candidates: int
     nearness: Nearness
 
-    def answer(self, query: Query) -> Answer:
-        """Retrieve, rank, cut. A stranger without a history gets what is popular."""
+    def answer(self, query: Query, stages: Stages | None = None, since: float | None = None) -> Answer:
+        """Retrieve, rank, cut. A stranger without a history gets what is popular.
+
+        `stages`: who bounds the time of each, of an answer that began at `since` (time.perf_counter). An answer whose
+        retrieval is late has what is popular, one whose ranking is late the order of the retrievers.
+        """
         watch = _Watch()
         if query.person is None and not (query.history and self.features.uses_history):
+            return self._without_person(query, watch)
+        if stages is None:
+            steps = self._steps(query)
+            found, took_ms = next(steps)
+            places, ranked_ms = next(steps)
+            return self._answer(query, found, places, took_ms | ranked_ms)
+        since = time.perf_counter() if since is None else since
+        try:
+            run = stages.start(self._steps(query), "retrieve", "rank")
+            found, took_ms = run.next(stages.budgets.left("retrieve", since))
+        except Late:
+            return self._without_person(query, watch, ("retrieve",))
+        watch.restart()
+        try:
+            places, ranked_ms = run.next(stages.budgets.left("rank", since))
+        except Late:
             with torch.inference_mode():
-                places = self._popular(query)
-            watch.stop("retrieve")
-            return Answer(places, "popular", watch.took_ms, self._funnel(query, len(places), len(places)))
+                places = self._places(found, found.scores[0], query)
+            watch.stop("rank")
+            return self._answer(query, found, places, took_ms | watch.took_ms, ("rank",))
+        return self._answer(query, found, places, took_ms | ranked_ms)
+
+    def _steps(self, query: Query) -> Iterator[Any]:
+        """What is found, then its places, each with the milliseconds it took. Runs nothing until it is asked."""
+        watch = _Watch()
         with torch.inference_mode():
             user = self.features.batch(query.person, query.user_id, query.history, query.context, query.seen)
             watch.stop("features")
             found = self._retrieve(user, query)
             watch.stop("retrieve")
+        yield found, watch.took_ms
+        watch = _Watch()
+        with torch.inference_mode():
             places = self._rank(user, found, query)
             watch.stop("rank")
-        return Answer(places, "retriever", watch.took_ms, self._funnel(query, found.codes.shape[1], len(places)))
+        yield places, watch.took_ms
+
+    def _answer(
+        self,
+        query: Query,
+        found: Found,
+        places: list[Place],
+        took_ms: dict[str, float],
+        degraded: tuple[Stage, ...] = (),
+    ) -> Answer:
+        funnel = self._funnel(query, found.codes.shape[1], len(places))
+        return Answer(places, "retriever", took_ms, funnel, degraded)
+
+    def _without_person(self, query: Query, watch: _Watch, degraded: tuple[Stage, ...] = ()) -> Answer:
+        """What is popular."""
+        with torch.inference_mode():
+            places = self._popular(query)
+        watch.stop("retrieve")
+        return Answer(places, "popular", watch.took_ms, self._funnel(query, len(places), len(places)), degraded)
 
     def _retrieve(self, user: Batch, query: Query) -> Found:
         """The best items that are allowed, of one user."""
@@ -116,14 +166,18 @@ class Engine:
 
     def _rank(self, user: Batch, found: Found, query: Query) -> list[Place]:
         """The best k candidates in their final order. Without a ranker it is the retrievers'."""
+        if self.ranker is None or self.rows is None or not found.codes.shape[1]:
+            return self._places(found, found.scores[0], query)
+        return self._places(found, self.ranker(self.rows.rows(user, found)), query, _probability)
+
+    def _places(
+        self, found: Found, final_K: Tensor, query: Query, shown: Callable[[float], float] = float
+    ) -> list[Place]:
+        """The best k candidates by their final scores; `shown`: as what a score is shown."""
         rows_K = self.catalogue.rows(found.codes[0])
-        final_K = found.scores[0]
-        if self.ranker is not None and self.rows is not None and len(rows_K):
-            final_K = self.ranker(self.rows.rows(user, found))
         rows, first, final = rows_K.tolist(), found.scores[0].tolist(), final_K.tolist()
-        score = (lambda x: x) if self.ranker is None else _probability
         return [
-            Place(rows[i], first[i], i + 1, score(final[i]), self._named(found, i))
+            Place(rows[i], first[i], i + 1, shown(final[i]), self._named(found, i))
             for i in self._order(final_K, rows_K, query)
         ]
 
@@ -175,6 +229,9 @@ class _Watch:
 
     def __init__(self) -> None:
         self.took_ms: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def restart(self) -> None:
         self._last = time.perf_counter()
 
     def stop(self, stage: str) -> None:

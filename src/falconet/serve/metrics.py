@@ -34,6 +34,9 @@ class Metrics:
         self._short = prometheus.Counter(
             "falconet_short_answers", "Answers with fewer items than were asked for", registry=registry
         )
+        self._degraded = prometheus.Counter(
+            "falconet_degraded_answers", "Answers that went without a stage", ["stage"], registry=registry
+        )
         self._events = prometheus.Counter(
             "falconet_events", "Events, by what became of them", ["outcome"], registry=registry
         )
@@ -51,6 +54,8 @@ class Metrics:
             self._stages.labels(stage).observe(ms)
         self._answers.labels(answer.items[0].source if answer.items else "none").inc()
         self._cold.inc(answer.cold_start)
+        for stage in answer.degraded:
+            self._degraded.labels(stage).inc()
         self._short.inc(k is not None and len(answer.items) < k)
 
     def took_in(self, accepted: int, duplicates: int, rejected: int) -> None:

@@ -22,10 +22,12 @@ from falconet.serve.changes import ItemChanges
 from falconet.serve.engine import Answer, Place, Query
 from falconet.serve.events import Event, Id, Outcome, Who
 from falconet.serve.filters import Filters
+from falconet.serve.outage import Outage
 from falconet.serve.past import Past
 from falconet.serve.request import Asked, Request
 from falconet.serve.samples import Sample, sample_people, spread
 from falconet.serve.scenarios import Scenarios, Variant
+from falconet.serve.stages import Stages
 from falconet.serve.store import Impression, Page, Store
 from falconet.serve.users_file import UsersFile
 
@@ -38,11 +40,20 @@ class Recommender:
     Any number of threads may call it. The same request in the same state gives the same items and scores.
     """
 
-    def __init__(self, bundle: Bundle, store: Store | None = None, scenarios: Scenarios | None = None) -> None:
-        """Raises DataError for a boost of a scenario that does not fit the catalogue."""
+    def __init__(
+        self,
+        bundle: Bundle,
+        store: Store | None = None,
+        scenarios: Scenarios | None = None,
+        stages: Stages | None = None,
+    ) -> None:
+        """`stages`: bounds the time that an answer takes. Raises DataError for a boost of a scenario that does not fit
+        the catalogue.
+        """
         self.bundle, self.store, self.scenarios = bundle, store, scenarios or Scenarios()
         self._engine, self._catalogue, self._people = bundle.engine, bundle.engine.catalogue, bundle.engine.people
-        self._past = Past(bundle.engine, store)
+        self._past, self._training = Past(bundle.engine, store), Past(bundle.engine, None)
+        self.stages, self._outage = stages, Outage(() if store is None else store.outages)
         self._changes = None if store is None else ItemChanges(store, self._catalogue)
         self._filters = Filters(self._catalogue.columns)
         self._samples = sample_people(self._people, self._catalogue)
@@ -78,9 +89,22 @@ class Recommender:
         variant = self._variant(request)
         answer = self._answer(request if variant is None else variant.apply(request), shown=())
         said = answer.said if variant is None else replace(answer.said, variant=variant.name)
-        if self.store is not None:
-            self._keep(self.store, answer.request, answer.who, said)
-        return said
+        store = self.store
+        if store is None or "store" in said.degraded:
+            return said
+        if not self._can_do_without_store(request):
+            self._keep(store, answer.request, answer.who, said)
+            return said
+        kept = self._outage.attempt(lambda: self._keep(store, answer.request, answer.who, said))
+        return said if kept else replace(said, degraded=["store", *said.degraded])
+
+    def _can_do_without_store(self, request: Request) -> bool:
+        """Whether nothing that only the store knows is missed: the history is given, or nobody knows the person."""
+        if request.scenario is not None:  # what was shown must be kept
+            return False
+        return (
+            request.history is not None or self._past.row(self._past.who(request.user_id, request.session_id)) is None
+        )
 
     def _variant(self, request: Request) -> Variant | None:
         """The variant of the person; None without a scenario, and for nobody. Raises ConfigError for an unknown one."""
@@ -90,8 +114,8 @@ class Recommender:
         who = self._past.who(request.user_id, request.session_id)
         return None if who is None else scenario.variant(who)
 
-    def _keep(self, store: Store, request: Request, who: Who | None, said: Recommendation) -> None:
-        """Remember an answer for its next pages, and of a scenario what was shown."""
+    def _keep(self, store: Store, request: Request, who: Who | None, said: Recommendation) -> bool:
+        """Remember an answer for its next pages, and of a scenario what was shown; True."""
         now, shown = time.time_ns() // 1000, tuple(item.item_id for item in said.items)
         plain = {**request.to_plain(), "variant": said.variant}
         store.save_page(said.recommendation_id, Page(who=who, request=plain, shown=shown), now)
@@ -106,6 +130,7 @@ class Recommender:
                 variant=said.variant,
             )
             store.log_impressions([seen])
+        return True
 
     def next(self, recommendation_id: str, k: int | None = None) -> Recommendation:
         """The next page of an answer: k more items that none of its pages has shown, under the same id.
@@ -185,22 +210,14 @@ class Recommender:
 
     def _answer(self, request: Request, shown: Collection[Id]) -> _Said:
         start = time.perf_counter()
-        past = self._past
-        who = past.who(request.user_id, request.session_id)
-        row, hidden = past.row(who), past.hidden(who)
-        met = past.met(who, request.history, hidden)
-        exclude = hidden | past.seen(who, request.exclude_seen) | past.codes(request.exclude_ids, "exclude_ids")
-        if request.exclude_seen is True:
-            exclude |= past.codes(request.history or (), "history")
-        if self._changes is not None:
-            exclude |= self._changes.gone()
+        known = self._known(request)
         query = Query(
             k=request.k,
-            person=row,
-            user_id=who.id if who is not None and who.kind == "user" else None,
-            history=[code for code, _ in met],
-            seen=past.everything(who, request.history, hidden),
-            exclude=exclude | past.codes(shown, "shown"),
+            person=known.row,
+            user_id=known.who.id if known.who is not None and known.who.kind == "user" else None,
+            history=[code for code, _ in known.met],
+            seen=known.everything,
+            exclude=known.exclude | self._past.codes(shown, "shown"),
             allowed=self._allowed(request),
             context=request.context,
             boosts=self._boosts(request),
@@ -209,21 +226,43 @@ class Recommender:
             seed=request.seed,
         )
         read_ms = (time.perf_counter() - start) * 1000
-        answer = self._engine.answer(query)
+        answer = self._engine.answer(query, self.stages, start)
         answered = time.perf_counter()
-        items = self._explain(answer, met if request.explain else (), explain=request.explain)
+        items = self._explain(answer, known.met if request.explain else (), explain=request.explain)
         end = time.perf_counter()
         took = {"history": read_ms, **answer.took_ms, "explain": (end - answered) * 1000, "total": (end - start) * 1000}
         said = Recommendation(
             items,
-            cold_start=row is None or (not met and self._engine.features.uses_history),
+            cold_start=known.row is None or (not known.met and self._engine.features.uses_history),
             recommendation_id=uuid.uuid4().hex,
             bundle=self.bundle.name,
-            history=self._shown_history(met),
+            history=self._shown_history(known.met),
             funnel=answer.funnel,
             took_ms={stage: round(ms, 3) for stage, ms in took.items()},
+            degraded=[*(["store"] if known.away else []), *answer.degraded],
         )
-        return _Said(said, request, who)
+        return _Said(said, request, known.who)
+
+    def _known(self, request: Request) -> _Known:
+        """What is known for a request; where it can do without the store while that is away, what training knew."""
+        if self.store is None or not self._can_do_without_store(request):
+            return self._read(request, self._past)
+        found = self._outage.attempt(lambda: self._read(request, self._past))
+        return self._read(request, self._training, away=True) if found is None else found
+
+    def _read(self, request: Request, past: Past, *, away: bool = False) -> _Known:
+        """`away`: the store is. Then items are hidden as was known last, and no item of the history comes back, for
+        which of them the person has events with nobody knows."""
+        who = past.who(request.user_id, request.session_id)
+        hidden = past.hidden(who)
+        met = past.met(who, request.history, hidden)
+        exclude = hidden | past.seen(who, request.exclude_seen) | past.codes(request.exclude_ids, "exclude_ids")
+        if request.exclude_seen is True or (away and request.exclude_seen is not False):
+            exclude |= past.codes(request.history or (), "history")
+        if self._changes is not None:
+            exclude |= self._changes.known() if away else self._changes.gone()
+        everything = past.everything(who, request.history, hidden)
+        return _Known(who, past.row(who), met, everything, exclude, away)
 
     def _allowed(self, request: Request) -> Tensor | None:
         """Which rows of the catalogue may appear; None for all."""
@@ -349,6 +388,18 @@ class Recommender:
 
     def _popular_reason(self, place: Place) -> str:
         return f"Popular with {self._catalogue.counts[place.row]:,} people"
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Who asks, and what is known of them: what they met and with which events, all of it, and what must not come."""
+
+    who: Who | None
+    row: int | None
+    met: list[tuple[int, str]]
+    everything: list[int] | None
+    exclude: frozenset[int]
+    away: bool
 
 
 @dataclass(frozen=True)

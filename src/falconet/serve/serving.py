@@ -66,7 +66,7 @@ class Serving:
                     )
                 path = before.bundle.path.absolute().parent / folder
             try:
-                after = Recommender(load_bundle(path), before.store, before.scenarios)
+                after = Recommender(load_bundle(path), before.store, before.scenarios, before.stages)
             except FalconetError:
                 self.reloads.append(Reload(time.time(), before.bundle.name, None))
                 raise

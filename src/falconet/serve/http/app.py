@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import sys
 import uuid
 from typing import Annotated
 
@@ -39,6 +40,7 @@ from falconet.serve.http.replies import add_errors, add_outages, answer, error_r
 from falconet.serve.live import Live
 from falconet.serve.metrics import Metrics
 from falconet.serve.serving import Serving
+from falconet.serve.stages import Degraded
 
 AT_ONCE = 256  # requests that may wait or be answered at one time
 
@@ -88,6 +90,7 @@ class _Counters:
 
     def __init__(self, serving: Serving, live: Live) -> None:
         self.live = live
+        self.degraded = Degraded(lambda line: sys.stderr.write(f"{line}\n"))
         self.metrics: Metrics | None = None
         self.why_not: ConfigError | None = None
         try:
@@ -97,6 +100,8 @@ class _Counters:
 
     def answered(self, said: Recommendation, k: int | None = None) -> Recommendation:
         self.live.answered(said)
+        for stage in said.degraded:
+            self.degraded.count(stage)
         if self.metrics is not None:
             self.metrics.answered(said, k)
         return said

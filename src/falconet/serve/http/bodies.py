@@ -206,6 +206,7 @@ class RecommendOut(BaseModel):
     funnel: dict[str, int]
     took_ms: dict[str, float]
     variant: str | None
+    degraded: list[str]
 
 
 class CompareOut(BaseModel):

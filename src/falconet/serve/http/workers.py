@@ -26,7 +26,8 @@ from falconet.serve.http.guard import log_to_stderr
 from falconet.serve.recommender import Recommender
 from falconet.serve.scenarios import Scenarios
 from falconet.serve.serving import Serving
-from falconet.serve.stores import open_store
+from falconet.serve.stages import Budgets, Stages
+from falconet.serve.stores import STORE_SECONDS, open_store
 
 __all__ = ["Served", "Server", "Workers", "answer"]
 
@@ -46,6 +47,8 @@ class Served:
     watch: bool = False
     log: bool = False
     quiet: bool = False
+    budgets: Budgets = field(default_factory=Budgets)
+    store_seconds: float = STORE_SECONDS
     modules: tuple[str, ...] = ()  # with models of one's own, which a process must load first
 
 
@@ -62,9 +65,9 @@ def answer(
     """
     recommender = Recommender.load(served.bundle, scenarios=served.scenarios)
     other = None if served.beside is None else Recommender.load(served.beside)
-    store = open_store(served.db)
-    beside = None if other is None else Recommender(other.bundle, store)
-    serving = Serving(Recommender(recommender.bundle, store, served.scenarios), alone=alone, beside=beside)
+    store, stages = open_store(served.db, timeout=served.store_seconds), Stages(served.budgets)
+    beside = None if other is None else Recommender(other.bundle, store, stages=stages)
+    serving = Serving(Recommender(recommender.bundle, store, served.scenarios, stages), alone=alone, beside=beside)
     config = Config(
         create_app(serving, token=served.token, log=log_to_stderr if served.log else None),
         log_level="warning",
@@ -80,6 +83,7 @@ def answer(
         with serving.watched() if served.watch else nullcontext():
             server.run(sockets=[listening])
     finally:
+        stages.close()
         store.close()
 
 

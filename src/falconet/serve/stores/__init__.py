@@ -7,27 +7,29 @@ from pathlib import Path
 from falconet.errors import ConfigError
 from falconet.serve.store import Store
 
+STORE_SECONDS = 10.0  # that a call waits, where nothing else is said
 
-def open_store(where: str | Path, *, durable: bool = False) -> Store:
+
+def open_store(where: str | Path, *, durable: bool = False, timeout: float = STORE_SECONDS) -> Store:
     """The store at a path of a file, or at `postgresql://…`, `redis://…`, `rediss://…` or `unix://…`.
 
     `durable`: an accepted event also survives the death of the machine, not only that of the process (a file; what
-    servers do is their own setting). Raises ConfigError where a package is missing, ArtifactError where the store
-    cannot be used.
+    servers do is their own setting). `timeout`: seconds that a call waits for a lock or a server. Raises ConfigError
+    where a package is missing, ArtifactError where the store cannot be used.
     """
     scheme, separator, _ = str(where).partition("://")
     if not separator:
         from falconet.serve.stores.sqlite import SqliteStore
 
-        return SqliteStore(where, durable=durable)
+        return SqliteStore(where, durable=durable, timeout=timeout)
     if scheme in ("postgresql", "postgres"):
         from falconet.serve.stores.postgres import PostgresStore
 
-        return PostgresStore(str(where))
+        return PostgresStore(str(where), timeout=timeout)
     if scheme in ("redis", "rediss", "unix"):
         from falconet.serve.stores.redis import RedisStore
 
-        return RedisStore(str(where))
+        return RedisStore(str(where), timeout=timeout)
     raise ConfigError(
         f"no store for `{scheme}://`", hint="a path, postgresql://user@host/database, or redis://host:6379/0"
     )

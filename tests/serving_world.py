@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -65,7 +66,12 @@ def make_world(folder: Path, *, strings: bool = False, ranker: bool = True, bund
 
 
 def build_world_bundle(
-    world: World, out: Path, *, ranker: bool = True, index: Literal["exact", "ann"] = "exact"
+    world: World,
+    out: Path,
+    *,
+    ranker: bool = True,
+    index: Literal["exact", "ann"] = "exact",
+    about: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     build_bundle(
         out,
@@ -77,6 +83,7 @@ def build_world_bundle(
         config=ServingConfig(user="user", item="item", candidates=CANDIDATES, history=HISTORY, index=index),
         data={"rows": sum(map(len, world.seen.values())), "from": 0, "to": 99},
         extra={"step": "a step"},
+        about=about,
     )
 
 

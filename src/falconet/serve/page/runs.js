@@ -109,6 +109,7 @@ function settings(pair) {
 function measured() {
   return bundles.flatMap((bundle, i) => {
     const report = bundle.about.runs?.report;
+    if (i && !bundle.about.runs) return [];
     const title = i ? "What they are worth: the bundle beside" : "What they are worth";
     if (!report) return [panel(title, "", nothing("The models were not evaluated before the bundle was built.", "falconet evaluate RECIPE --out work"))];
     const hint = `of ${number(report.users)} people with something in the test (split: ${report.split}); lines are 95 % intervals`;

@@ -115,8 +115,10 @@ def clock(steps: int) -> tuple[list[float], Callable[[], None]]:
     return times, tick
 
 
-def train_ours(model: Any, loader: Any, epochs: int, after: Callable[[], None], each: Callable[[], None]) -> None:
-    """falconet's way; `after` each epoch and `each` step."""
+def train_ours(
+    model: Any, loader: Any, epochs: int, after: Callable[[], None], each: Callable[[], None], **settings: Any
+) -> None:
+    """falconet's way, with further settings of a TrainConfig; `after` each epoch and `each` step."""
     from falconet.train.callbacks import Callback
     from falconet.train.settings import TrainConfig
     from falconet.train.trainer import Trainer
@@ -129,7 +131,8 @@ def train_ours(model: Any, loader: Any, epochs: int, after: Callable[[], None], 
             after()
             return False
 
-    config = TrainConfig(epochs=epochs, learning_rate=RATE, table_learning_rate=RATE)
+    rates = {"learning_rate": RATE, "table_learning_rate": RATE}
+    config = TrainConfig(**{"epochs": epochs, **rates, **settings})
     Trainer(config, callbacks=[Told()]).fit(model, loader)
 
 

@@ -110,8 +110,9 @@ class Engine:
             return self._answer(query, found, places, took_ms | ranked_ms)
         since = time.perf_counter() if since is None else since
         try:
-            run = stages.start(self._steps(query), "retrieve", "rank")
-            found, took_ms = run.next(stages.budgets.left("retrieve", since))
+            seconds = stages.budgets.left("retrieve", since)
+            run = stages.start(self._steps(query), "retrieve", "rank", seconds=seconds)
+            found, took_ms = run.next(seconds)
         except Late:
             return self._without_person(query, watch, ("retrieve",))
         watch.restart()

@@ -90,11 +90,14 @@ class Stages:
         """Runs that were given up and still go on."""
         return self._lost.total()
 
-    def start(self, steps: Iterator[Any], *names: Stage) -> Run:
-        """Begin to take `steps`, one for each named stage. Raises Late where the first must not begin."""
+    def start(self, steps: Iterator[Any], *names: Stage, seconds: float | None = None) -> Run:
+        """Begin to take `steps`, one for each named stage; the first may take so many `seconds`.
+
+        Raises Late where it must not begin, or has no time.
+        """
         run = Run(self, steps, names)
         with self._lock:
-            if self._lost[names[0]] >= LOST:
+            if self._lost[names[0]] >= LOST or (seconds is not None and seconds <= 0):
                 raise Late
             self._busy += 1
             self._grow()

@@ -71,6 +71,7 @@ def build_world_bundle(
     *,
     ranker: bool = True,
     index: Literal["exact", "ann"] = "exact",
+    runs: Literal["torch", "onnx"] = "torch",
     about: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     build_bundle(
@@ -80,7 +81,9 @@ def build_world_bundle(
         ranker=world.folder / "ranker" if ranker else None,
         items=world.folder / "items",
         users=world.folder / "users",
-        config=ServingConfig(user="user", item="item", candidates=CANDIDATES, history=HISTORY, index=index),
+        config=ServingConfig(
+            user="user", item="item", candidates=CANDIDATES, history=HISTORY, index=index, ranker=runs
+        ),
         data={"rows": sum(map(len, world.seen.values())), "from": 0, "to": 99},
         extra={"step": "a step"},
         about=about,

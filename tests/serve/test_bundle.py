@@ -119,10 +119,10 @@ def test_a_changed_byte_and_a_missing_file_are_named(copy: Path) -> None:
 
 def test_other_formats_are_refused(copy: Path) -> None:
     serving = json.loads((copy / "serving.json").read_text())
-    for other in (1, 3):
+    for other in (2, 4):
         (copy / "serving.json").write_text(json.dumps({**serving, "format": other}))
         change_manifest(copy)
-        message = rf"(?s)serving\.json` has format {other}, this version reads 2.*`falconet run RECIPE` builds"
+        message = rf"(?s)serving\.json` has format {other}, this version reads 3.*`falconet run RECIPE` builds"
         with pytest.raises(ArtifactError, match=message):
             load_bundle(copy)
     change_manifest(copy, format=7)

@@ -237,6 +237,7 @@ class BundleConfig:
     candidates: int = 200  # how many items the retrievers hand to the ranker
     verb: str | None = None  # None: "watched" for MovieLens, else "chose"
     index: Literal["exact", "ann"] = "exact"  # ann: approximate, for millions of items
+    ranker: Literal["torch", "onnx"] = "torch"  # what runs the ranker; onnx: ONNX Runtime
 
     def __post_init__(self) -> None:
         if self.candidates < 1:

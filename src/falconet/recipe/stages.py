@@ -221,6 +221,7 @@ def bundle(recipe: Recipe, work: Path, *, step: str, measured: bool) -> None:
             history=recipe.prepare.max_items,
             verb=recipe.verb,
             index=recipe.bundle.index,
+            ranker=recipe.bundle.ranker,
         ),
         weights={name: one.weight for name, one in recipe.retrievers.items()},
         data=_span(work / "split/train", columns.time),

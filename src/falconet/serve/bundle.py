@@ -38,10 +38,12 @@ from falconet.serve.current import bundle_folder
 from falconet.serve.engine import Engine
 from falconet.serve.features import RequestFeatures
 from falconet.serve.nearness import nearness_of
+from falconet.serve.onnx_ranker import FILE as ONNX_RANKER
+from falconet.serve.onnx_ranker import OnnxRanker, onnx_difference, write_ranker
 from falconet.serve.probes import answer_probe, check_probe, probe_requests
 from falconet.serve.tables import Catalogue, People, read_table, user_side
 
-FORMAT = 2  # of serving.json and of what lies beside it
+FORMAT = 3  # of serving.json and of what lies beside it
 KIND = "bundle"
 RETRIEVERS = "retrievers"  # folder of the models, by name
 INDEXES = "indexes"  # folder of their indexes, by name
@@ -65,7 +67,8 @@ class ServedRetriever:
 class ServingConfig:
     """serving.json: names, sizes and words. `verb` is what people do with items, as in "because you watched Alien".
 
-    `index`: how vectors are searched; "ann" is approximate (retrieval/faiss.py) and for millions of items.
+    `index`: how vectors are searched; "ann" is approximate (retrieval/faiss.py) and for millions of items. `ranker`:
+    what runs the ranker; "onnx" is ONNX Runtime (onnx_ranker.py).
 
     The build fills in `retrievers`, in their order, and `bias`.
     """
@@ -76,6 +79,7 @@ class ServingConfig:
     history: int = 50
     verb: str = "chose"
     index: Literal["exact", "ann"] = "exact"
+    ranker: Literal["torch", "onnx"] = "torch"
     retrievers: tuple[ServedRetriever, ...] = ()
     bias: bool = False  # whether the last dimension of the first retriever's vectors is a bias, no direction
     format: int = FORMAT
@@ -120,7 +124,9 @@ def load_bundle(path: str | Path) -> Bundle:
         hint = "`falconet run RECIPE --out work` makes `work/bundle`"
         raise ArtifactError(f"no bundle at `{path}`", hint=hint) from error
     bundle = _open(path, manifest)
-    for probe in manifest.extra.get("probes", []):
+    probes = manifest.extra.get("probes", [])
+    onnx_difference(path, bundle.engine, [probe["request"] for probe in probes])
+    for probe in probes:
         check_probe(path, probe, answer_probe(bundle.engine, probe["request"]))
     return replace(bundle, source=source)
 
@@ -149,7 +155,8 @@ def build_bundle(
     keys for the manifest, such as the step's. `about`: what the page tells of the making, by file (serve/about.py).
 
     Raises ArtifactError where `out` is there already, unless `overwrite`, and where a folder is missing or is something
-    else; SchemaError where the tables lack a column that the models read; ConfigError for weights of other names.
+    else; SchemaError where the tables lack a column that the models read; ConfigError for weights of other names, and
+    for an ONNX model of a ranker that is not there or cannot be one.
     """
     retrievers = dict(retriever) if isinstance(retriever, Mapping) else {RETRIEVER: retriever}
     if unknown := sorted(set(weights or ()) - set(retrievers)):
@@ -157,6 +164,8 @@ def build_bundle(
     served = tuple(ServedRetriever(name=name, weight=(weights or {}).get(name, 1.0)) for name in retrievers)
     config = replace(config, retrievers=served)
     second = None if ranker is None else load_model(ranker)
+    if second is None and config.ranker == "onnx":
+        raise ConfigError('`ranker = "onnx"`, but the bundle has no ranker', hint="leave it out")
     parents = {"workflow": read_manifest(workflow, "workflow").sha256}
     with write_artifact(out, KIND, parents=parents, extra=extra, overwrite=overwrite) as draft:
         to = draft.path
@@ -165,6 +174,8 @@ def build_bundle(
             shutil.copytree(folder, to / RETRIEVERS / name)
         if ranker is not None:
             shutil.copytree(ranker, to / "ranker")
+        if second is not None and config.ranker == "onnx":
+            write_ranker(second, to / ONNX_RANKER)
         _copy_table(items, to / "items.parquet")
         _copy_table(users, to / "users.parquet", without=_NOT_SERVED)
         catalogue = Catalogue(to / "items.parquet", config.item)
@@ -190,6 +201,7 @@ def build_bundle(
             "dim": first.index.dim if isinstance(first.index, ExactIndex) else None,
             "items": len(catalogue),
             "ann_recall": _ann_recall(engine),
+            "onnx_ranker": onnx_difference(to, engine, requests),
             "data": dict(data),
             "probes": [{"request": request, **answer_probe(engine, request)} for request in requests],
         }
@@ -200,6 +212,7 @@ def _open(path: Path, manifest: Manifest | None) -> Bundle:
     """The parts of a bundle, put together. Without a manifest: of one that is being built."""
     config = _read_config(path / "serving.json")
     ranker = load_model(path / "ranker") if (path / "ranker").is_dir() else None
+    runs = OnnxRanker(path / ONNX_RANKER) if config.ranker == "onnx" else ranker
     catalogue = Catalogue(path / "items.parquet", config.item)
     models = {one.name: _retriever(path / RETRIEVERS / one.name) for one in config.retrievers}
     sources = _sources(path, config, models, catalogue)
@@ -218,7 +231,7 @@ def _open(path: Path, manifest: Manifest | None) -> Bundle:
     popular = pq.read_table(path / "popular.parquet").column(config.item).to_pylist()
     first = sources.first
     near = nearness_of(models[first.name], first.index, catalogue.codes, popular, bias=config.bias)
-    engine = Engine(catalogue, people, features, sources, ranker, rows, popular, config.candidates, near)
+    engine = Engine(catalogue, people, features, sources, runs, rows, popular, config.candidates, near)
     return Bundle(path, manifest or Manifest(KIND, {}, {}, {}, ""), config, engine, read_about(path))
 
 

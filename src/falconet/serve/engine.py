@@ -125,6 +125,18 @@ class Engine:
             return self._answer(query, found, places, took_ms | watch.took_ms, ("rank",))
         return self._answer(query, found, places, took_ms | ranked_ms)
 
+    def ranker_rows(self, query: Query) -> Batch:
+        """The rows that the ranker sees for a query."""
+        assert self.rows is not None
+        with torch.inference_mode():
+            user = self.features.batch(query.person, query.user_id, query.history, query.context, query.seen)
+            return self.rows.rows(user, self._retrieve(user, query))
+
+    def retrieve(self, query: Query) -> tuple[Batch, Found]:
+        """The person's row, and the candidates of a query."""
+        user = self.features.batch(query.person, query.user_id, query.history, query.context, query.seen)
+        return user, self._retrieve(user, query)
+
     def _steps(self, query: Query) -> Iterator[Any]:
         """What is found, then its places, each with the milliseconds it took. Runs nothing until it is asked."""
         watch = _Watch()
@@ -169,7 +181,7 @@ class Engine:
         """The best k candidates in their final order. Without a ranker it is the retrievers'."""
         if self.ranker is None or self.rows is None or not found.codes.shape[1]:
             return self._places(found, found.scores[0], query)
-        return self._places(found, self.ranker(self.rows.rows(user, found)), query, _probability)
+        return self._places(found, self.ranker(self.rows.rows(user, found)), query, probability)
 
     def _places(
         self, found: Found, final_K: Tensor, query: Query, shown: Callable[[float], float] = float
@@ -241,6 +253,6 @@ class _Watch:
         self._last = now
 
 
-def _probability(logit: float) -> float:
+def probability(logit: float) -> float:
     """The logistic function, without overflow."""
     return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))

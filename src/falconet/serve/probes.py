@@ -29,15 +29,19 @@ def probe_requests(engine: Engine) -> list[dict[str, Any]]:
 
 def answer_probe(engine: Engine, request: Mapping[str, Any]) -> dict[str, Any]:
     """Items and scores for a probe, from the models alone."""
+    places = engine.answer(probe_query(engine, request)).places
+    ids = engine.catalogue.ids.values
+    return {"items": [ids[place.row] for place in places], "scores": [place.score for place in places]}
+
+
+def probe_query(engine: Engine, request: Mapping[str, Any]) -> Query:
+    """What a probe asks, of what training knew."""
     user_id = request.get("user_id")
     person = None if user_id is None else engine.people.row(user_id)
     codes = [engine.catalogue.code(item) for item in request.get("history", [])]
     history = [c for c in codes if c is not None] if person is None else engine.features.history(person)
     seen = history if person is None else engine.people.seen(person).tolist()
-    query = Query(k=request["k"], person=person, user_id=user_id, history=history, seen=seen, exclude=frozenset(seen))
-    places = engine.answer(query).places
-    ids = engine.catalogue.ids.values
-    return {"items": [ids[place.row] for place in places], "scores": [place.score for place in places]}
+    return Query(k=request["k"], person=person, user_id=user_id, history=history, seen=seen, exclude=frozenset(seen))
 
 
 def check_probe(path: Path, probe: Mapping[str, Any], found: Mapping[str, Any]) -> None:

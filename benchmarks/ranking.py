@@ -1,13 +1,14 @@
 """How well the ranking models tell what people like: whether a rating of ml-latest-small is above 3.
 
     FALCONET_DATA=FOLDER python benchmarks/ranking.py [--split S] [--seeds 0 1 …] [--models NAME …] [--validation]
-                                                      [--work FOLDER] [--table] [--quick] [--json]
+                                                      [--unknown SHARE] [--work FOLDER] [--table] [--quick] [--json]
 
 `random`: a random fifth of each user's ratings is the test, another one for every seed. `time`: everything from the
 0.8 quantile of all times on, users and films that training knows and those that it does not apart; seeds are those of
 the training alone. All models read the same columns: ids, genres, year, how often user and film are rated and what
-share of that is liked, out of fold (DIN the films rated before as well). Beside them: a bias for every user and film,
-and LightGBM, installed under WORK/neighbours (neighbours.py). Settings: ranking.toml.
+share of that is liked, out of fold (DIN the films rated before as well). Ours see a tenth of the rows of the split by
+time as if training did not know the user, another one as if it did not know the film (`--unknown`). Beside them: a bias
+for every user and film, and LightGBM, installed under WORK/neighbours (neighbours.py). Settings: ranking.toml.
 
 Every model is a process of its own with one thread; results are appended to WORK/ranking.jsonl, and what was killed
 goes on where it stopped. Differences are those of a paired bootstrap over test rows.
@@ -16,6 +17,7 @@ goes on where it stopped. Differences are those of a paired bootstrap over test 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Iterable
@@ -28,7 +30,7 @@ import polars as pl
 import torch
 from measured import as_json
 from neighbours import environment
-from ranking_model import GENRES, ITEM, TARGET, USER, table
+from ranking_model import FOLLOWS, GENRES, ITEM, TARGET, USER, table
 from results import Record, append, entries, measured, of, read
 
 from falconet import ColumnSelector, Dataset, Shuffle, Workflow, ops
@@ -40,6 +42,7 @@ from falconet.recipe.config import recipe_of
 from falconet.recipe.run import run as run_recipe
 
 SPLITS = {"random": "user-ratio", "time": "global-time"}
+UNKNOWN = {"random": 0.0, "time": 0.1}  # share of the training rows that look like those of unknown users, of films
 RESAMPLES = 1000
 AGAIN = 1000  # added to the seed of a split that is made of a training part
 
@@ -91,6 +94,10 @@ def prepared(data: Path, work: Path, split: str, seed: int, *, validation: bool)
     fitted = workflow(pl.read_parquet(whole / "data/movies.parquet")).fit(train)
     fitted.transform(train, out_of_fold=True).to_parquet(out / "train", shuffle=Shuffle.FULL, seed=seed)
     fitted.transform(Dataset(rows / "test")).to_parquet(out / "test", shuffle=Shuffle.NONE)
+    nobody = Dataset(rows / "test").scan().head(1).with_columns(pl.lit(-1).alias(name) for name in FOLLOWS).collect()
+    made = fitted.transform(nobody).row(0, named=True)
+    unknown = [{name: made[name] for name in (side, *of)} for side, of in FOLLOWS.items()]
+    (out / "unknown.json").write_text(json.dumps(unknown))
     (out / "done").touch()
     return out
 
@@ -212,6 +219,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
     parser.add_argument("--models", nargs="+", help="names in ranking.toml")
     parser.add_argument("--validation", action="store_true", help="on the validation part")
+    parser.add_argument("--unknown", type=float, help="share of rows as of unknown users, and films; by split")
     parser.add_argument("--data", type=Path, help="a MovieLens release; by default ml-latest-small in FALCONET_DATA")
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache/falconet/quality")
     parser.add_argument("--table", action="store_true", help="only what is there already")
@@ -221,9 +229,11 @@ def main() -> int:
     set_quiet(True)
     data = options.data or Path(os.environ.get("FALCONET_DATA", ".")) / "ml-latest-small"
     seeds = [0] if options.quick else options.seeds
-    chosen = entries("ranking.toml", "models", ["bias only", "MLP"] if options.quick else options.models)
+    named = entries("ranking.toml", "models", ["bias only", "MLP"] if options.quick else options.models)
     figures: dict[str, list[float]] = {}
     for split in options.split or SPLITS:
+        share = UNKNOWN[split] if options.unknown is None else options.unknown
+        chosen = [{**entry, "unknown": share} if "model" in entry and share else entry for entry in named]
         if not options.table:
             run_all(data, options.work, split, chosen, seeds, options.validation)
         records = read(options.work / "ranking.jsonl")

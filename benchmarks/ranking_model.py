@@ -23,11 +23,13 @@ from neighbours import ask
 from falconet import Loader, TrainConfig, Trainer
 from falconet.batch import Ragged
 from falconet.config import from_plain
+from falconet.loader.transforms import Unknown
 from falconet.models import MODELS, MultiTask
 from falconet.progress import set_quiet
 
 TARGET = "liked"
 USER, ITEM, GENRES = "userId", "movieId", "genres"
+FOLLOWS = {USER: ("TE_userId_liked", "userId_count"), ITEM: ("TE_movieId_liked", "movieId_count")}  # from the id
 NUMBERS = ("TE_userId_liked", "TE_movieId_liked", "userId_count", "movieId_count", "year")
 
 Floats = npt.NDArray[np.float64]
@@ -84,15 +86,20 @@ def learned(job: dict[str, Any], features: Path) -> Floats:
     kind = MODELS[entry["model"]]
     columns = [USER, ITEM, GENRES, *NUMBERS, *(["history"] if entry.get("history") else [])]
     targets = [TARGET, *(["stars"] if issubclass(kind, MultiTask) else [])]
-    loader = Loader(features / "train", batch_size=1024, shuffle=True, seed=seed, columns=[*columns, *targets])
+    hidden = []
+    if share := entry.get("unknown"):
+        unknown = json.loads((features / "unknown.json").read_text())
+        hidden = [Unknown(values=values, share=share, stream=2 + i) for i, values in enumerate(unknown)]
+    rows = features / "train"
+    loader = Loader(rows, batch_size=1024, shuffle=True, seed=seed, columns=[*columns, *targets], transforms=hidden)
     torch.manual_seed(seed)
     config = {"target": TARGET, **entry.get("config", {})}
     model = kind.from_schema(loader.schema, from_plain(kind.Config, config, where="config"))
     Trainer(from_plain(TrainConfig, {"seed": seed, **entry.get("train", {})}, where="train")).fit(model, loader)
     model.eval()
     with torch.inference_mode():
-        rows = Loader(features / "test", batch_size=4096, columns=[*columns, *targets])
-        return torch.cat([model(batch) for batch in rows]).double().numpy()
+        asked = Loader(features / "test", batch_size=4096, columns=[*columns, *targets])
+        return torch.cat([model(batch) for batch in asked]).double().numpy()
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:

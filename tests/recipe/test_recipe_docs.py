@@ -18,6 +18,7 @@ from falconet.recipe.config import (
     EvaluateConfig,
     PrepareConfig,
     Recipe,
+    RefreshConfig,
     RetrieverConfig,
     SplitConfig,
     read_recipe,
@@ -38,6 +39,7 @@ PLACES = [
     ("`[retriever.train]`", TrainConfig),
     ("**`[evaluate]`**", EvaluateConfig),
     ("**`[bundle]`**", BundleConfig),
+    ("**`[refresh]`**", RefreshConfig),
     ("**`[tune]`**", TuneConfig),
 ]
 

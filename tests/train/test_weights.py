@@ -10,7 +10,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from falconet.errors import ArtifactError
-from falconet.train.weights import import_weights, read_weights
+from falconet.models import EASE, TwoTower
+from falconet.models.store import save_model
+from falconet.schema import Column, Schema, Tag
+from falconet.train.weights import grow_weights, import_weights, read_weights
 
 
 class Harmful:
@@ -51,6 +54,33 @@ def test_a_pickled_object_is_refused_and_not_run(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"holds more than tensors(?s:.*)hint: loading it whole could run code"):
         read_weights(tmp_path / "bad.pt")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_grows_from_a_former_one(tmp_path: Path) -> None:
+    def schema(items: int, width: str = "user") -> Schema:
+        tags = {Tag.CATEGORICAL, Tag.ID}
+        item = Column(name="item", dtype="int32", tags=frozenset(tags | {Tag.ITEM}), cardinality=items, domain="item")
+        past = frozenset({Tag.USER, Tag.SEQUENCE, Tag.CATEGORICAL})
+        history = Column(name="history", dtype="int32", list="ragged", tags=past, cardinality=items, domain="item")
+        return Schema((item, history, Column(name=width, dtype="float32", tags=frozenset({Tag.USER, Tag.CONTINUOUS}))))
+
+    config = TwoTower.Config(dim=8)
+    old = TwoTower.from_schema(schema(20), config)
+    save_model(old, tmp_path / "model")
+    new = TwoTower.from_schema(schema(25), config)
+    before = {name: x.clone() for name, x in new.state_dict().items()}
+    assert grow_weights(new, tmp_path / "model") == []
+    grown = 0
+    for name, x in old.state_dict().items():
+        found = new.state_dict()[name]
+        assert torch.equal(found[: len(x)] if x.ndim else found, x)
+        grown += x.ndim > 0 and len(found) > len(x)
+        assert x.ndim == 0 or torch.equal(found[len(x) :], before[name][len(x) :])
+    assert grown >= 3  # the tables and the counts
+    wider = TwoTower.from_schema(schema(25), TwoTower.Config(dim=4))
+    assert any("tables" in name for name in grow_weights(wider, tmp_path / "model"))
+    with pytest.raises(ArtifactError, match="holds a TwoTower, EASE is needed"):
+        grow_weights(EASE.from_schema(schema(20)), tmp_path / "model")
 
 
 def test_what_is_no_file_of_weights_is_named(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting: --set table.key=value, as often as you like.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print numbers as JSON instead of a table.")]
+WORSE = 3  # the exit code where a refresh is not made current
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")]
 
 
@@ -108,13 +109,69 @@ def bundle(recipe: RecipeFile, out: Out = Path("work"), settings: Settings = Non
 
 
 def run(
-    recipe: RecipeFile, out: Out = Path("work"), settings: Settings = None, as_json: Json = False, quiet: Quiet = False
+    recipe: RecipeFile,
+    out: Out = Path("work"),
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Go on from what is there with --events, to a bundle of its own.")
+    ] = False,
+    events: Annotated[
+        str | None,
+        typer.Option(help="With --refresh: a file (SQLite), postgresql://..., redis://..., or exported events."),
+    ] = None,
+    reload: Annotated[
+        str | None, typer.Option(help="With --refresh: the address of a server that is told of the new bundle.")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(help="What the server of --reload asks for.", envvar="FALCONET_TOKEN")
+    ] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
-    """The whole road: prepare, train both stages, evaluate, bundle. Complete and unchanged steps are skipped."""
+    """The whole road: prepare, train both stages, evaluate, bundle. Complete and unchanged steps are skipped.
+
+    With --refresh, what people did since is learned as well, and the new bundle is compared with the current one. Where
+    it is worse by more than `refresh.margin` it is kept and not made current; the exit code is then 3.
+    """
+    from falconet.errors import ConfigError
     from falconet.recipe.run import run as run_steps
 
-    plan = _read(recipe, settings, quiet)
-    _show_report(run_steps(plan, out), plan, as_json)
+    if not refresh:
+        for name, given in (("events", events), ("reload", reload)):
+            if given is not None:
+                raise ConfigError(f"--{name} is for --refresh", hint="falconet run RECIPE --refresh --events …")
+        plan = _read(recipe, settings, quiet)
+        _show_report(run_steps(plan, out), plan, as_json)
+        return
+    _refresh(_read(recipe, settings, quiet), out, events or str(out / "events.db"), reload, token, as_json)
+
+
+def _refresh(plan: Recipe, out: Path, events: str, reload: str | None, token: str | None, as_json: bool) -> None:
+    from falconet.client import Client
+    from falconet.recipe.refresh import refresh, tell
+    from falconet.recipe.versus import table_text
+
+    if reload is not None:
+        with Client(reload, token=token) as client:
+            client.version()  # a wrong address is known before the work
+    found = refresh(plan, out, events)
+    if as_json:
+        typer.echo(json.dumps(found.to_plain(), indent=1))
+    else:
+        new = [f"{n:,} new {what}" for n, what in ((found.new_people, "people"), (found.new_items, "items")) if n]
+        typer.echo(", ".join([f"{found.events:,} new events of {found.people:,} people", *new]))
+        typer.echo(f"asked for {found.compared.people:,} people, whose next item was held out:\n")
+        typer.echo(table_text(found.compared, found.old, found.new) + "\n")
+    if not found.accepted:
+        typer.echo(
+            f"`{found.bundle}` is worse by more than `refresh.margin` = {found.margin:.0%} allows: {found.old} stays",
+            err=True,
+        )
+        raise typer.Exit(WORSE)
+    typer.echo(f"`{found.bundle}` is current", err=True)
+    if reload is not None:
+        with Client(reload, token=token) as client:
+            tell(client, found)
 
 
 def tune(

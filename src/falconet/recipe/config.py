@@ -247,6 +247,27 @@ class BundleConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RefreshConfig:
+    """How `falconet run --refresh` learns from events, and when the new bundle takes the old one's place."""
+
+    epochs: int = 1  # passes over all rows, from the weights that there are
+    held_out: float = 0.25  # share of the people with new events whose newest is held out
+    margin: float = 0.05  # by how much of the old one's nDCG the new one may be below it
+    people: int = 2000  # who are asked for at most
+    keep: int = 3  # bundles, with the folders they were made in
+    types: tuple[str, ...] = ()  # of events that count; none: all but `hide`
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "people", "keep"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`refresh.{name}` is {getattr(self, name)}", hint="at least 1")
+        if not 0 < self.held_out <= 1:
+            raise ConfigError(f"`refresh.held_out` is {self.held_out}", hint="a share of the people, like 0.25")
+        if not 0 <= self.margin <= 1:
+            raise ConfigError(f"`refresh.margin` is {self.margin}", hint="a share of the old figure, like 0.05")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything `falconet run` needs."""
 
@@ -262,6 +283,7 @@ class Recipe:
     prepare: PrepareConfig = PrepareConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     bundle: BundleConfig = BundleConfig()
+    refresh: RefreshConfig = RefreshConfig()
     compare: tuple[CompareConfig, ...] = ()
     tune: TuneConfig | None = None  # what `falconet tune` searches; no step reads it
 

@@ -20,10 +20,11 @@ from falconet.io.artifact import MANIFEST, clean, is_complete, read_manifest
 from falconet.plugins import fingerprint, load_modules
 from falconet.progress import note
 from falconet.recipe.config import Recipe
+from falconet.recipe.generations import follow
 from falconet.recipe.lock import locked
 
 if TYPE_CHECKING:
-    from falconet.recipe.stages import Watch
+    from falconet.recipe.training import Start, Watch
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ def _run(chosen: list[Step], work: Path) -> dict[str, Any]:
         for folder in (work, work / "runs", work / "runs/compare", work / "runs/scout"):
             clean(folder)
         run_steps(chosen)
+        if chosen[-1].stage == "bundle":
+            follow(work)
     report = work / "report.json"
     return json.loads(report.read_bytes()) if report.is_file() else {}
 
@@ -90,12 +93,14 @@ def _run_step(step: Step, place: str) -> None:
     note(f"{step.name}: done in {time.monotonic() - start:.1f} s")
 
 
-def _settings(recipe: Recipe, *names: str) -> Mapping[str, Any]:
+def settings_of(recipe: Recipe, *names: str) -> Mapping[str, Any]:
+    """The tables of a recipe that a step reads, with what all steps read."""
     own = {"modules": fingerprint(recipe.modules)} if recipe.modules else {}
     return {"seed": recipe.seed, **own, **{name: to_plain(getattr(recipe, name)) for name in names}}
 
 
-def _key(step: str, reads: Mapping[str, Any], *inputs: str) -> str:
+def step_key(step: str, reads: Mapping[str, Any], *inputs: str) -> str:
+    """The key of what a step makes."""
     return config_hash({"step": step, "settings": reads, "inputs": inputs})
 
 
@@ -109,7 +114,9 @@ def _comparison(recipe: Recipe, work: Path) -> Step:
     return Step(
         "compare",
         "compare",
-        lambda: _key("compare", _settings(recipe, *_MEASURED), read_manifest(work / "features", "features").sha256),
+        lambda: step_key(
+            "compare", settings_of(recipe, *_MEASURED), read_manifest(work / "features", "features").sha256
+        ),
         lambda k: stages.report_key(work) == k,
         lambda k: stages.compare(recipe, work, step=k),
     )
@@ -118,14 +125,36 @@ def _comparison(recipe: Recipe, work: Path) -> Step:
 def steps(recipe: Recipe, work: Path, *, watch: Watch | None = None) -> list[Step]:
     """The recipe's steps in their order. `watch` makes callbacks for the training of the retrievers."""
     # Imported here, so that `falconet --help` loads neither torch nor Polars.
-    from falconet.recipe import stages
     from falconet.recipe.prepare import prepare
+
+    def prepare_key() -> str:
+        data = {**to_plain(recipe.data), "path": None, "items": None, "users": None}
+        reads = {**settings_of(recipe, "split", "columns", "prepare"), "data": data}
+        return step_key("prepare", reads, raw_fingerprint(recipe))
+
+    return [
+        Step(
+            "prepare",
+            "prepare",
+            prepare_key,
+            lambda k: is_prepared(work, k),
+            lambda k: prepare(recipe, work, step=k),
+        ),
+        *model_steps(recipe, work, work / "bundle", watch=watch),
+    ]
+
+
+def model_steps(
+    recipe: Recipe, work: Path, bundle: Path, *, watch: Watch | None = None, start: Start | None = None
+) -> list[Step]:
+    """The steps from features to the folder `bundle`. With `start`, models begin at the weights there."""
+    from falconet.recipe import stages
     from falconet.serve.about import FORMAT as ABOUT
 
     several = len(recipe.retriever) > 1
 
     def settings(*names: str) -> Mapping[str, Any]:
-        return _settings(recipe, *names)
+        return settings_of(recipe, *names)
 
     def model(name: str) -> Mapping[str, Any]:
         """What a retriever's training depends on: not its name, nor what its list counts."""
@@ -141,10 +170,9 @@ def steps(recipe: Recipe, work: Path, *, watch: Watch | None = None) -> list[Ste
                 hint=f"`falconet {maker}` makes it, `falconet run` makes all there is to make, in order",
             ) from error
 
-    def prepare_key() -> str:
-        data = {**to_plain(recipe.data), "path": None, "items": None, "users": None}
-        reads = {**settings("split", "columns", "prepare"), "data": data}
-        return _key("prepare", reads, raw_fingerprint(recipe))
+    def begun(folder: str) -> tuple[str, ...]:
+        """What stands for the weights that a run begins with."""
+        return () if start is None else (read_manifest(start.work / folder, "run").sha256, str(start.epochs))
 
     def features() -> str:
         return manifest("features", "features", "prepare")
@@ -165,20 +193,20 @@ def steps(recipe: Recipe, work: Path, *, watch: Watch | None = None) -> list[Ste
         return Step(
             f"{title} {name}" if several else title,
             stage,
-            lambda: _key(title, model(name), features()),
+            lambda: step_key(title, model(name), features(), *begun(folder)),
             lambda k: is_complete(work / folder, "run", step=k),
             lambda k: make(name, k),
         )
 
     def train_retriever(name: str, key: str) -> None:
-        stages.train_retriever(recipe, work, name, step=key, watch=watch)
+        stages.train_retriever(recipe, work, name, step=key, watch=watch, start=start)
 
     def train_scout(name: str, key: str) -> None:
-        stages.train_scout(recipe, work, name, step=key)
+        stages.train_scout(recipe, work, name, step=key, start=start)
 
     def evaluate_key() -> str:
         reads = {**settings(*_MEASURED), **stages.candidate_settings(recipe)}
-        return _key("evaluate", reads, features(), *retrievers(), candidates(), ranker())
+        return step_key("evaluate", reads, features(), *retrievers(), candidates(), ranker())
 
     def measured() -> bool:
         """Whether the report is of the models as they are: a bundle tells what they were found to be worth."""
@@ -188,28 +216,21 @@ def steps(recipe: Recipe, work: Path, *, watch: Watch | None = None) -> list[Ste
             return False
 
     return [
-        Step(
-            "prepare",
-            "prepare",
-            prepare_key,
-            lambda k: is_prepared(work, k),
-            lambda k: prepare(recipe, work, step=k),
-        ),
         *(trained(n, f"runs/{n}", train_retriever, "retriever", "retriever") for n in recipe.retrievers),
         *(trained(n, f"runs/scout/{n}", train_scout, "ranker", "scout") for n in recipe.retrievers),
         Step(
             "candidates",
             "ranker",
-            lambda: _key("candidates", stages.candidate_settings(recipe), features(), *retrievers(), *scouts()),
+            lambda: step_key("candidates", stages.candidate_settings(recipe), features(), *retrievers(), *scouts()),
             lambda k: is_complete(work / "candidates", "candidates", step=k),
             lambda k: stages.make_candidates(recipe, work, step=k),
         ),
         Step(
             "ranker",
             "ranker",
-            lambda: _key("ranker", settings("ranker"), candidates()),
+            lambda: step_key("ranker", settings("ranker"), candidates(), *begun("runs/ranker")),
             lambda k: is_complete(work / "runs/ranker", "run", step=k),
-            lambda k: stages.train_ranker(recipe, work, step=k),
+            lambda k: stages.train_ranker(recipe, work, step=k, start=start),
         ),
         Step(
             "evaluate",
@@ -221,7 +242,7 @@ def steps(recipe: Recipe, work: Path, *, watch: Watch | None = None) -> list[Ste
         Step(
             "bundle",
             "bundle",
-            lambda: _key(
+            lambda: step_key(
                 "bundle",
                 {
                     **settings("bundle", "columns", "prepare", "retriever"),
@@ -232,8 +253,8 @@ def steps(recipe: Recipe, work: Path, *, watch: Watch | None = None) -> list[Ste
                 *retrievers(),
                 ranker(),
             ),
-            lambda k: is_complete(work / "bundle", "bundle", step=k),
-            lambda k: stages.bundle(recipe, work, step=k, measured=measured()),
+            lambda k: is_complete(bundle, "bundle", step=k),
+            lambda k: stages.bundle(recipe, work, bundle, step=k, measured=measured()),
         ),
     ]
 

@@ -6,58 +6,51 @@ learns from what those never saw.
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 
-from falconet.config import config_hash, from_plain, to_plain
+from falconet.config import config_hash, to_plain
 from falconet.errors import FalconetError
 from falconet.evaluation.candidates import build_candidates, candidate_rows
-from falconet.evaluation.cut import CandidateConfig, count_items, read_interactions, write_scout_rows
+from falconet.evaluation.cut import CandidateConfig, write_scout_rows
 from falconet.evaluation.evaluate import EvaluationConfig
 from falconet.evaluation.evaluate import evaluate as evaluate_models
 from falconet.evaluation.recommend import Recommends, Together, TwoStage, sources_of
 from falconet.evaluation.report import read_report, write_report
 from falconet.evaluation.tables import HELD_OUT, Items, read_items, read_users
-from falconet.io.artifact import is_complete, read_manifest, write_artifact
+from falconet.io.artifact import is_complete, read_manifest
 from falconet.io.footer import data_files, read_schema
-from falconet.loader.loader import Loader
-from falconet.models.base import MODELS, Model, Retriever
+from falconet.models.base import MODELS, Retriever
 from falconet.models.closed_form import ClosedForm
-from falconet.models.store import load_model, save_model
+from falconet.models.store import load_model
 from falconet.progress import note
 from falconet.recipe.about import about
 from falconet.recipe.check import MERGED, TWO_STAGE, check_compared, check_models, ranker_reads, with_columns
-from falconet.recipe.config import Recipe, StageConfig
+from falconet.recipe.config import Recipe
 from falconet.recipe.names import inner_columns
 from falconet.recipe.protocol import protocol_of
+from falconet.recipe.training import Start, Watch, fit, train
 from falconet.retrieval.sources import Sources
-from falconet.schema import Schema
 from falconet.serve.bundle import ServingConfig, build_bundle
-from falconet.train.callbacks import Callback
-from falconet.train.settings import TrainConfig
-from falconet.train.trainer import Trainer
 
 SCOUTS = "runs/scout"
 
-Watch = Callable[[Model], Sequence[Callback]]
-"""Makes the callbacks of a model's training."""
 
-
-def train_retriever(recipe: Recipe, work: Path, name: str, *, step: str, watch: Watch | None = None) -> None:
+def train_retriever(
+    recipe: Recipe, work: Path, name: str, *, step: str, watch: Watch | None = None, start: Start | None = None
+) -> None:
     """`work/features/train` to `work/runs/NAME`. `watch` looks on while it trains."""
     check_models(recipe, work / "features")
-    _train(recipe.retrievers[name], work / "features/train", work / "runs" / name, recipe.seed, step, watch)
+    one = recipe.retrievers[name]
+    train(one, work / "features/train", work, f"runs/{name}", recipe.seed, step, watch=watch, start=start)
 
 
-def train_scout(recipe: Recipe, work: Path, name: str, *, step: str) -> None:
+def train_scout(recipe: Recipe, work: Path, name: str, *, step: str, start: Start | None = None) -> None:
     """The rows that are not held out to `work/scout`, and the retriever again, on those, to `work/runs/scout/NAME`."""
     check_models(recipe, work / "features")
     rows = work / "scout"
@@ -66,7 +59,7 @@ def train_scout(recipe: Recipe, work: Path, name: str, *, step: str) -> None:
     if not is_complete(rows, "rows", step=made_from):
         write_scout_rows(work / "features/train", rows, _candidate_config(recipe), step=made_from)
     note("the same model again, on a part of the rows: the ranker learns from what it never saw")
-    _train(recipe.retrievers[name], rows, work / SCOUTS / name, recipe.seed, step)
+    train(recipe.retrievers[name], rows, work, f"{SCOUTS}/{name}", recipe.seed, step, start=start)
 
 
 def candidate_settings(recipe: Recipe) -> Mapping[str, Any]:
@@ -100,11 +93,12 @@ def make_candidates(recipe: Recipe, work: Path, *, step: str) -> None:
     )
 
 
-def train_ranker(recipe: Recipe, work: Path, *, step: str) -> None:
+def train_ranker(recipe: Recipe, work: Path, *, step: str, start: Start | None = None) -> None:
     """`work/candidates/train` to `work/runs/ranker`."""
     check_models(recipe, work / "features")
     rows = work / "candidates/train"
-    _train(with_columns(recipe.ranker, read_schema(rows)), rows, work / "runs/ranker", recipe.seed, step)
+    stage = with_columns(recipe.ranker, read_schema(rows))
+    train(stage, rows, work, "runs/ranker", recipe.seed, step, start=start)
 
 
 def _candidate_config(recipe: Recipe) -> CandidateConfig:
@@ -172,14 +166,14 @@ def compared(recipe: Recipe, work: Path) -> Iterator[tuple[str, Retriever]]:
     features = read_manifest(work / "features", "features").sha256
     for one in recipe.compare:
         if issubclass(MODELS[one.model], ClosedForm):
-            yield one.name, _fit(one, rows, recipe.seed)
+            yield one.name, fit(one, rows, recipe.seed)
             continue
-        folder = work / "runs/compare" / one.name
+        run = f"runs/compare/{one.name}"
         step = config_hash({"step": "compare", "settings": one, "seed": recipe.seed, "inputs": features})
-        if not is_complete(folder, "run", step=step):
+        if not is_complete(work / run, "run", step=step):
             note(f"{one.name} …")
-            _train(one, rows, folder, recipe.seed, step)
-        yield one.name, _retriever(folder)
+            train(one, rows, work, run, recipe.seed, step)
+        yield one.name, _retriever(work / run)
 
 
 def own(recipe: Recipe, work: Path) -> Iterator[tuple[str, Retriever | Recommends]]:
@@ -204,11 +198,11 @@ def report_key(work: Path) -> str | None:
         return None
 
 
-def bundle(recipe: Recipe, work: Path, *, step: str, measured: bool) -> None:
-    """Everything a server needs to `work/bundle`. `measured`: whether the report is of these models."""
+def bundle(recipe: Recipe, work: Path, out: Path, *, step: str, measured: bool) -> None:
+    """Everything a server needs to the folder `out`. `measured`: whether the report is of these models."""
     columns = inner_columns(recipe.columns)
     build_bundle(
-        work / "bundle",
+        out,
         workflow=work / "workflow",
         retriever={name: work / "runs" / name / "model" for name in recipe.retrievers},
         ranker=work / "runs/ranker/model",
@@ -246,49 +240,6 @@ def _span(folder: Path, time: str | None) -> dict[str, object]:
 
 def _plain(value: object) -> object:
     return value if value is None or isinstance(value, (int, float, str)) else str(value)
-
-
-def _fit(stage: StageConfig, rows: Path, seed: int) -> ClosedForm:
-    """A model in closed form, fitted on a folder of rows."""
-    model = _build(stage, read_schema(rows), seed)
-    assert isinstance(model, ClosedForm)
-    return model.fit(read_interactions(rows))
-
-
-def _build(stage: StageConfig, schema: Schema, seed: int) -> Model:
-    torch.manual_seed(seed)
-    kind = MODELS[stage.model]
-    return kind.from_schema(schema, from_plain(kind.Config, stage.config, where="config"))
-
-
-def _train(stage: StageConfig, rows: Path, folder: Path, seed: int, step: str, watch: Watch | None = None) -> None:
-    """Train a stage's model on a folder of rows, or fit it where it has a closed form.
-
-    A run of this step goes on where it stopped, another's is replaced.
-    """
-    if issubclass(MODELS[stage.model], ClosedForm):
-        model = _fit(stage, rows, seed)
-        with write_artifact(folder, "run", extra={"step": step}, overwrite=True) as draft:
-            save_model(model, draft.path / "model")
-        return
-    loader = Loader(rows, batch_size=stage.batch_size, shuffle=True, seed=seed)
-    trained = _build(stage, loader.schema, seed)
-    if isinstance(trained, Retriever):
-        trained.set_counts(count_items(rows, len(trained.counts)))
-    config = from_plain(TrainConfig, {"seed": seed, **stage.train}, where="train")
-    _remove_damaged(folder)
-    callbacks = () if watch is None else watch(trained)
-    Trainer(config, folder=folder, callbacks=callbacks).fit(trained, loader, resume="auto", step_key=step)
-
-
-def _remove_damaged(folder: Path) -> None:
-    """Remove a run of ours whose settings cannot be read: nothing can go on from it."""
-    try:
-        json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
-        if (folder / "metrics.jsonl").is_file():
-            note(f"`{folder}` is damaged: training anew")
-            shutil.rmtree(folder)
 
 
 def _retriever(folder: Path) -> Retriever:

@@ -1,8 +1,8 @@
-"""Weights that somebody else saved, as tensors and nothing else."""
+"""Weights that somebody else saved, as tensors and nothing else; and those of a former model, to go on from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from falconet.errors import ArtifactError
+from falconet.models.base import Model
+from falconet.models.store import load_model
 from falconet.train.parallel import load_weights
 
 _INSIDE = ("model_state_dict", "state_dict", "model")  # where training scripts put the weights among other things
@@ -59,3 +61,37 @@ def _load(path: Path) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise ArtifactError(f"`{path}` holds a {type(found).__name__}, not weights by name")
     return found
+
+
+def grow_weights(model: Model, folder: str | Path) -> list[str]:
+    """Start a model from the weights of a former one of its kind, in a folder of models/store.py; what stays fresh.
+
+    Where columns have more codes now, the rows of those that the former one knew are taken, in every tensor that has a
+    row for each code. Tensors of other shapes stay as they are; their names are returned. Raises ArtifactError where
+    the folder holds another model.
+    """
+    former = load_model(folder)
+    if type(former) is not type(model):
+        raise ArtifactError(
+            f"`{folder}` holds a {type(former).__name__}, {type(model).__name__} is needed", hint="train it anew"
+        )
+    known = {c.name: c.cardinality for c in former.schema if c.cardinality is not None}
+    grown = {(known[c.name], c.cardinality) for c in model.schema if c.name in known}
+    given, own, fresh = former.state_dict(), model.state_dict(), []
+    with torch.no_grad():
+        for name, tensor in own.items():
+            old = given.get(name)
+            if old is not None and old.shape == tensor.shape:
+                tensor.copy_(old)
+            elif old is not None and _has_grown(old, tensor, grown):
+                tensor[: len(old)] = old
+            else:
+                fresh.append(name)
+    return fresh
+
+
+def _has_grown(old: Tensor, new: Tensor, grown: Set[tuple[int, int | None]]) -> bool:
+    """Whether the new tensor is the old one with rows for new codes."""
+    if not old.ndim or old.shape[1:] != new.shape[1:] or len(old) > len(new):
+        return False
+    return (len(old), len(new)) in grown

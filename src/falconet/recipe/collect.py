@@ -1,0 +1,160 @@
+"""What people did while a bundle was served, as rows like those of a recipe's raw files: from a store, or exported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from falconet.errors import ColumnNotFoundError, ConfigError, DataError, suggest
+from falconet.etl.dataset import Dataset
+from falconet.io.artifact import MANIFEST, read_artifact
+from falconet.progress import note
+from falconet.recipe.config import ColumnsConfig
+from falconet.serve.events import HIDE, RATING, Id
+from falconet.serve.export import FORMAT, KIND
+from falconet.serve.store import Store
+from falconet.serve.stores import open_existing
+
+AT = "event_time"  # microseconds since 1970, beside the recipe's own columns
+_ARRIVAL, _RATING = "__arrival__", "__rating__"
+_COLUMNS = ("event_id", "user_id", "item_id", "type", "value", "time")
+_STORES = ("postgresql", "postgres", "redis", "rediss", "unix")
+_YEAR = 31_557_600  # seconds
+_UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+
+Said = list[tuple[Id, dict[str, Any]]]
+"""Ids, each with values by column."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """All events of a source, in order of arrival, and what its items and users are said to be."""
+
+    events: pl.DataFrame
+    items: Said = field(default_factory=list)
+    users: Said = field(default_factory=list)
+
+
+def collect(source: str) -> Collected:
+    """What a store or a folder of exported events holds.
+
+    Raises ConfigError or DataError where there is none, ColumnNotFoundError for files that are something else.
+    """
+    if source.partition("://")[0] in _STORES or (Path(source).is_file() and Path(source).suffix != ".parquet"):
+        store = open_existing(source)
+        try:
+            return _of_store(store)
+        finally:
+            store.close()
+    if "://" not in source and not Path(source).exists():
+        raise DataError(
+            f"no events at `{source}`",
+            hint="the store that `falconet serve` keeps, or a folder of `falconet events export`",
+        )
+    if (Path(source) / MANIFEST).is_file():
+        manifest = read_artifact(source, KIND)
+        if manifest.extra.get("events_format") != FORMAT:
+            raise DataError(
+                f"`{source}` has events format {manifest.extra.get('events_format')}, this version reads {FORMAT}"
+            )
+    data = Dataset(source)
+    for name in _COLUMNS:
+        if name not in data.schema:
+            raise ColumnNotFoundError.of(name, data.schema, where=f"`{source}`, which should hold events,")
+    return Collected(data.scan().select(_COLUMNS).collect())
+
+
+def _of_store(store: Store) -> Collected:
+    batches = [pl.DataFrame(batch).select(_COLUMNS) for batch in store.export() if batch.num_rows]
+    none = pl.DataFrame(schema=dict.fromkeys(_COLUMNS, pl.Int64) | {"event_id": pl.String, "type": pl.String})
+    return Collected(
+        pl.concat(batches) if batches else none,
+        [(c.item_id, dict(c.features)) for c in store.items_changed_since(0) if c.features],
+        list(store.profiles()),
+    )
+
+
+def chosen(events: pl.DataFrame, types: Sequence[str], where: str) -> pl.DataFrame:
+    """The events of these types (none: all but `hide`) of people who are known by a `user_id`.
+
+    Raises ConfigError for a type that no event has.
+    """
+    there = events["type"].unique().to_list()
+    for name in types:
+        if name not in there:
+            hint = suggest(name, there) if there else None
+            raise ConfigError(f"`refresh.types` has `{name}`, no event of `{where}` is of that type", hint=hint)
+    wanted = pl.col("type").is_in(list(types)) if types else pl.col("type") != HIDE
+    return events.filter(wanted & pl.col("user_id").is_not_null())
+
+
+def as_rows(events: pl.DataFrame, like: pl.LazyFrame, columns: ColumnsConfig) -> pl.DataFrame:
+    """One row for each user and item of the events, with the columns and types of `like`, by time, and `event_time`.
+
+    An item that somebody met several times stands where it was met last; its rating is that of the last event that has
+    one. Events whose ids cannot be those of the raw files are left out, with a note. Raises DataError where times
+    cannot be put in order with those of `like`.
+    """
+    types = like.collect_schema()
+    known = events.with_columns(
+        _id("user_id", events.schema["user_id"], types[columns.user]).alias(columns.user),
+        _id("item_id", events.schema["item_id"], types[columns.item]).alias(columns.item),
+        pl.col("time").alias(AT),
+    ).drop_nulls([columns.user, columns.item])
+    if lost := len(events) - len(known):
+        kinds = f"{types[columns.user]} and {types[columns.item]}"
+        note(f"{lost:,} of {len(events):,} events have ids that the raw files cannot have ({kinds}): left out")
+    rating = pl.col("value").filter(pl.col("type") == RATING).drop_nulls().last()
+    rows = (
+        known.with_row_index(_ARRIVAL)
+        .sort(AT, _ARRIVAL)
+        .group_by(columns.user, columns.item, maintain_order=True)
+        .agg(pl.col(AT, _ARRIVAL).last(), rating.alias(_RATING))
+        .sort(AT, _ARRIVAL)
+    )
+    made = [pl.col(columns.user), pl.col(columns.item), pl.col(AT)]
+    if columns.time is not None:
+        made.append(_time(like, columns.time).cast(types[columns.time]).alias(columns.time))
+    if columns.rating is not None:
+        made.append(pl.col(_RATING).cast(types[columns.rating]).alias(columns.rating))
+    return rows.select(made)
+
+
+def ids_like(ids: Sequence[Id], dtype: pl.DataType) -> pl.Series:
+    """Ids as a column of the raw files holds them; null for what it cannot hold."""
+    whole = all(isinstance(value, int) for value in ids)
+    given = pl.Series("id", ids if whole else list(map(str, ids)), dtype=pl.Int64 if whole else pl.String)
+    return given.to_frame().select(_id("id", given.dtype, dtype)).to_series()
+
+
+def _id(name: str, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
+    """As the raw files have it; null where they cannot: "7" is 7, "x7" and "07" are no whole numbers."""
+    column = pl.col(name)
+    if wanted == pl.String or given != pl.String:
+        return column.cast(wanted, strict=False)
+    number = column.cast(pl.Int64, strict=False)
+    return pl.when(number.cast(pl.String) == column).then(number).cast(wanted, strict=False)
+
+
+def _time(like: pl.LazyFrame, name: str) -> pl.Expr:
+    """The time of an event in the unit of the raw files, which their latest time tells where they hold numbers."""
+    dtype = like.collect_schema()[name]
+    at = pl.col(AT)
+    if isinstance(dtype, pl.Datetime):
+        moment = at.cast(pl.Datetime("us", "UTC"))
+        return moment.dt.convert_time_zone(dtype.time_zone) if dtype.time_zone else moment.dt.replace_time_zone(None)
+    if dtype == pl.Date:
+        return at.cast(pl.Datetime("us"))
+    latest = like.select(pl.col(name).max()).collect().item()
+    for unit in _UNITS.values():
+        if latest is not None and _YEAR * unit <= latest < 230 * _YEAR * unit:
+            scaled = at * (unit // 10**6) if unit >= 10**6 else at // (10**6 // unit)
+            return at / (10**6 / unit) if dtype.is_float() else scaled
+    raise DataError(
+        f"the latest `{name}` of the raw files is {latest}, which is no time since 1970 in {', '.join(_UNITS)}",
+        hint="events cannot be put in order with such times: convert the raw files, and `falconet run` anew",
+    )

@@ -9,6 +9,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from falconet.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Ragged:
@@ -131,3 +133,13 @@ class Batch:
     def pin_memory(self) -> Batch:
         """In pinned memory, for asynchronous copies to a GPU; a DataLoader calls it too."""
         return self.apply(lambda x: x.pin_memory())
+
+
+def check_batch(given: object) -> None:
+    """Raise ConfigError for what is no Batch, such as a dict of columns."""
+    if not isinstance(given, Batch):
+        kind = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+        raise ConfigError(
+            f"{kind} was given as a batch",
+            hint="what a loader gives, or fl.Batch.of({column: tensor}, {target: tensor})",
+        )

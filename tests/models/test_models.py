@@ -36,6 +36,18 @@ def test_settings_of_another_model_are_refused() -> None:
         MLP.from_schema(EXAMPLE, TwoTower.Config())
 
 
+@pytest.mark.parametrize(
+    "given", [{"item": torch.tensor([3])}, torch.zeros(1), Batch], ids=["a dict", "a Tensor", "the class Batch"]
+)
+def test_what_is_no_batch_is_refused(given: object, request: pytest.FixtureRequest) -> None:
+    kind = request.node.callspec.id
+    models = (MLP.from_schema(EXAMPLE, MLP.debug()), TwoTower.from_schema(EXAMPLE, TwoTower.debug()))
+    calls = (*models, models[0].loss)
+    for call in calls:
+        with pytest.raises(ConfigError, match=rf"{kind} was given as a batch(?s:.*)fl\.Batch\.of"):
+            call(given)
+
+
 class TestMLP:
     def test_embeddings_are_as_wide_as_nvtabular_makes_them(self) -> None:
         model = MLP.from_schema(EXAMPLE)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from falconet.errors import ArtifactError, ConfigError
 from falconet.io.artifact import read_manifest, seal
@@ -114,3 +115,18 @@ def test_a_file_that_holds_no_tensors_is_refused(folder: Path) -> None:
     reseal(folder)
     with pytest.raises(ArtifactError, match="is not a whole safetensors file"):
         load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "hint"),
+    [
+        (nn.Linear(2, 2), "a Linear, which is no falconet.models.base.Model,", "fl.import_weights reads"),
+        (MLP, "the class MLP", "an object of it"),
+        ("folder", "a str", r"save_model\(model, folder\)"),
+    ],
+    ids=["torch's own", "a class", "the other way round"],
+)
+def test_what_is_no_model_is_not_saved(given: Any, what: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"save_model was given {what} as a model(?s:.*){hint}"):
+        save_model(given, tmp_path / "model")
+    assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from falconet.batch import Batch
-from falconet.errors import ConfigError
+from falconet.errors import ColumnNotFoundError, ConfigError
 from falconet.nn import Supervised, freeze
 from falconet.train.parallel import share_batchnorm, trainable
 
@@ -60,3 +60,41 @@ def test_a_frozen_batchnorm_alone_rests_too() -> None:
     share_batchnorm(network)
     network.train()(torch.randn(4, 2))
     assert network[0].running_mean.tolist() == [0.0, 0.0]  # type: ignore[union-attr, operator]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "loss", "y", "shapes"),
+    [
+        (1, nn.BCEWithLogitsLoss, torch.ones(3, 1, dtype=torch.int64), r"\(3, 1\) of float32 (.*)\(3, 1\) of int64"),
+        (1, nn.BCEWithLogitsLoss, torch.ones(3), r"\(3, 1\) of float32 (.*)\(3,\) of float32"),
+        (4, nn.CrossEntropyLoss, torch.ones(3), r"\(3, 4\) of float32 (.*)\(3,\) of float32"),
+    ],
+    ids=["whole numbers", "another shape", "classes as floats"],
+)
+def test_targets_that_do_not_suit_the_loss_are_explained(
+    outputs: int, loss: type[nn.Module], y: torch.Tensor, shapes: str
+) -> None:
+    model = Supervised(nn.Linear(2, outputs), loss(reduction="none"))
+    with pytest.raises(ConfigError, match=rf"{loss.__name__} cannot compare predictions {shapes}(?s:.*)y\.float\(\)"):
+        model.loss(batch(torch.zeros(3, 2), y))
+
+
+def test_an_error_of_the_loss_itself_is_not_reworded() -> None:
+    def broken(prediction: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match=r"^broken$"):
+        Supervised(nn.Identity(), broken).loss(batch(torch.zeros(3), torch.zeros(3)))
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    model = Supervised(nn.Identity(), nn.MSELoss(reduction="none"), x="pixels", y="digit")
+    with pytest.raises(ColumnNotFoundError, match="the batch has no column `pixels`"):
+        model(batch(torch.zeros(1), torch.zeros(1)))
+    with pytest.raises(ColumnNotFoundError, match="the batch's targets has no column `digit`"):
+        model.loss(Batch.of({"pixels": torch.zeros(1)}, {"y": torch.zeros(1)}))
+
+
+def test_a_name_cannot_be_frozen() -> None:
+    with pytest.raises(ConfigError, match=r"freeze was given 'item'(?s:.*)fl\.nn\.freeze_tables\(model, name\)"):
+        freeze("item")  # type: ignore[type-var]

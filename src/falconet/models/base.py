@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from falconet.arguments import explained
-from falconet.batch import Batch, Feature
+from falconet.batch import Batch, Feature, check_batch
 from falconet.config import with_types
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.registry import Registry
@@ -66,6 +66,11 @@ class Model(nn.Module):
     def debug(cls) -> Any:
         """Settings of a size for tests: a step takes milliseconds."""
         return cls.Config()
+
+    def __call__(self, batch: Batch, *args: Any, **kwargs: Any) -> Any:
+        """`forward` of a batch, and nothing but a batch."""
+        check_batch(batch)
+        return super().__call__(batch, *args, **kwargs)
 
     def forward(self, batch: Batch) -> Tensor:
         """One value per row: [rows]."""
@@ -160,7 +165,8 @@ def history_of(schema: Schema, item: Column, who: str) -> Column:
 
 
 def feature(batch: Batch, name: str) -> Feature:
-    """A column of a batch. Raises ColumnNotFoundError where it is not there."""
+    """A column of a batch. Raises ColumnNotFoundError where it is not there, ConfigError for what is no batch."""
+    check_batch(batch)
     if name not in batch.features:
         raise ColumnNotFoundError.of(name, batch.features, where="the batch")
     return batch.features[name]

@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from falconet.config import from_plain, to_plain
 from falconet.errors import ArtifactError, ConfigError, suggest
@@ -27,7 +27,11 @@ WEIGHTS = "model.safetensors"
 
 
 def save_model(model: Model, folder: str | Path) -> None:
-    """Write a model whole or not at all; a model that is there already is replaced."""
+    """Write a model whole or not at all; a model that is there already is replaced.
+
+    Raises ConfigError for what is no `Model`, whose settings and schema would say what it is.
+    """
+    _check_model(model)
     content = {
         "format": FORMAT,
         "model": type(model).__name__,
@@ -39,6 +43,22 @@ def save_model(model: Model, folder: str | Path) -> None:
     with write_artifact(folder, KIND, overwrite=True) as draft:
         (draft.path / CONFIG).write_text(json.dumps(content, indent=1, sort_keys=True))
         save_file(weights, draft.path / WEIGHTS)
+
+
+def _check_model(given: object) -> None:
+    if isinstance(given, Model):
+        return
+    if isinstance(given, type):
+        what, hint = f"the class {given.__name__}", "an object of it: save_model(model, folder)"
+    elif isinstance(given, nn.Module):
+        what = f"a {type(given).__name__}, which is no falconet.models.base.Model,"
+        hint = (
+            "a wrapped model has one inside; of any other module save the weights, as in "
+            "safetensors.torch.save_file(model.state_dict(), path), which fl.import_weights reads"
+        )
+    else:
+        what, hint = f"a {type(given).__name__}", "save_model(model, folder)"
+    raise ConfigError(f"save_model was given {what} as a model", hint=hint)
 
 
 def load_model(folder: str | Path) -> Model:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from falconet.arguments import explained
-from falconet.batch import Batch
-from falconet.errors import ConfigError
+from falconet.batch import Batch, check_batch
+from falconet.errors import ColumnNotFoundError, ConfigError
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -45,13 +46,19 @@ class Supervised(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """The network's predictions: [rows, ...]."""
+        check_batch(batch)
+        if self.x not in batch.features:
+            raise ColumnNotFoundError.of(self.x, batch.features, where="the batch")
         prediction: Tensor = self.module(batch.features[self.x])
         return prediction
 
     def loss(self, batch: Batch) -> Tensor:
         """One loss per row: [rows]."""
-        prediction, y = self(batch), batch.targets[self.y]
-        losses = self._loss(prediction, y)
+        prediction = self(batch)
+        if self.y not in batch.targets:
+            raise ColumnNotFoundError.of(self.y, batch.targets, where="the batch's targets")
+        y = batch.targets[self.y]
+        losses = self._compare(prediction, y)
         if losses.numel() > prediction.numel():
             raise ConfigError(
                 f"predictions {tuple(prediction.shape)} and targets {tuple(y.shape)} gave losses "
@@ -60,9 +67,37 @@ class Supervised(nn.Module):
             )
         return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
 
+    def _compare(self, prediction: Tensor, y: Tensor) -> Tensor:
+        """The losses, as the given loss has them; where it cannot, and types or shapes differ, says so in our words."""
+        try:
+            return self._loss(prediction, y)
+        except (RuntimeError, ValueError) as error:
+            alike = (prediction.shape, prediction.dtype) == (y.shape, y.dtype)
+            if alike or isinstance(error, torch.OutOfMemoryError):
+                raise
+            name = getattr(self._loss, "__name__", type(self._loss).__name__)
+            raise ConfigError(
+                f"{name} cannot compare predictions {_kind(prediction)} with targets `{self.y}` {_kind(y)}: "
+                f"{str(error).splitlines()[0]}",
+                hint="binary and squared losses need targets of floats in the predictions' shape, as `y.float()` in "
+                "the data set; CrossEntropyLoss needs class numbers, int64 of [rows]",
+            ) from error
+
+
+def _kind(x: Tensor) -> str:
+    return f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
+
 
 def freeze(module: M) -> M:
-    """The module, no longer learning: no gradients, and never in training mode, so BatchNorm and Dropout rest too."""
+    """The module, no longer learning: no gradients, and never in training mode, so BatchNorm and Dropout rest too.
+
+    Raises ConfigError for what is no module, such as the name of a part or of a table.
+    """
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"freeze was given {module!r}",
+            hint="a torch.nn.Module, such as model.backbone; a table by its name: fl.nn.freeze_tables(model, name)",
+        )
     module.requires_grad_(False)
     module.eval()
     for inner in module.modules():

@@ -270,7 +270,7 @@ def test_the_calls_are_described_with_examples(client: Client) -> None:
         "/v1/recommend", "/v1/recommend/next", "/v1/recommend/batch", "/v1/rank", "/v1/filter", "/v1/events",
         "/v1/similar/{item_id}", "/v1/items", "/v1/items/{item_id}", "/v1/users", "/v1/users/{user_id}",
         "/v1/sessions/{session_id}", "/v1/admin/reload", "/v1/start", "/metrics",
-        "/v1/about", "/v1/live", "/v1/compare",
+        "/v1/about", "/v1/live", "/v1/compare", "/v1/why",
         "/health/live", "/health/ready", "/version",
     }  # fmt: skip
 

@@ -190,3 +190,39 @@ def test_times_differ_and_the_bundle_is_the_same(world: World, tmp_path: Path) -
     (tmp_path / "bundle/about/times.json").write_text(json.dumps({"format": 1, "built": 7}))
     assert read_artifact(tmp_path / "bundle", "bundle") == read_artifact(world.bundle, "bundle")
     assert Recommender.load(tmp_path / "bundle").bundle.about.times == {"format": 1, "built": 7}
+
+
+def test_why_tells_what_the_ranker_reads_and_what_is_near(recommender: Recommender, world: World) -> None:
+    client, user = Client(recommender), world.users[5]
+    items = client.post("/v1/recommend", json={"user_id": user, "k": 5}).json()["items"]
+    told = client.post("/v1/why", json={"user_id": user, "k": 5, "item_id": items[1]["item_id"]}).json()
+    assert told["candidates"] == 15
+    names = [one["name"] for one in told["features"]]
+    assert {"retriever_score", "log_popularity", "history_length"} & set(names)
+    changes = [abs(one["score"] - items[1]["score"]) for one in told["features"]]
+    assert changes == sorted(changes, reverse=True)
+    assert changes[0] > 0
+    assert all(1 <= one["rank"] <= 15 for one in told["features"])
+    near = [one["item_id"] for one in told["near"]]
+    assert set(near) <= set(world.seen[user])
+    assert items[1]["because"] in (near[0], None)
+
+
+def test_why_of_strangers_and_of_unknown_items(recommender: Recommender, world: World) -> None:
+    client = Client(recommender)
+    stranger = client.post("/v1/why", json={"k": 5, "item_id": world.items[0]})
+    assert stranger.json() == {"features": [], "near": [], "candidates": 0}
+    met = world.seen[world.users[5]][0]
+    no_candidate = client.post("/v1/why", json={"user_id": world.users[5], "item_id": met}).json()
+    assert (no_candidate["features"], no_candidate["candidates"]) == ([], 15)
+    refused = client.post("/v1/why", json={"k": 5, "item_id": "nothing"})
+    assert refused.status_code == 422
+    assert "no item 'nothing' in the catalogue" in refused.json()["error"]["message"]
+
+
+def test_why_without_a_ranker_tells_what_is_near(strings: Recommender, world_of_strings: World) -> None:
+    user = world_of_strings.users[5]
+    item = strings.preview(user, k=1).items[0].item_id
+    told = strings.closer(item, user)
+    assert told.features == []
+    assert told.near

@@ -29,6 +29,31 @@ class SimilarItem(Item):
 
 
 @dataclass(frozen=True)
+class FeatureOf:
+    """A feature of the ranker for one item; without it the item would have this score and place.
+
+    `value`: of a number, None where it is codes.
+    """
+
+    name: str
+    value: float | None
+    score: float
+    rank: int
+
+
+@dataclass(frozen=True)
+class Closer:
+    """Why an item is where it is: what the ranker reads, what counts most first, and the nearest items of the past.
+
+    `rank` of a feature counts among the `candidates`, by the score alone.
+    """
+
+    features: list[FeatureOf]
+    near: list[SimilarItem]
+    candidates: int
+
+
+@dataclass(frozen=True)
 class Named:
     """What one of several retrievers says of an item: its score, and its place in the list, None where it has none."""
 

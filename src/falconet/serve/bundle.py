@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,7 +99,7 @@ class Bundle:
     manifest: Manifest
     config: ServingConfig
     engine: Engine
-    about: About = About()
+    about: About = field(default_factory=About)
     source: Path = Path()
 
     @property

@@ -58,7 +58,7 @@ class Live:
     def answered(self, said: Recommendation) -> None:
         """Somebody got a list."""
         popular = bool(said.items) and said.items[0].source == "popular"
-        degraded = bool(getattr(said, "degraded", None))
+        degraded = bool(said.degraded)
         one = _Answered(self._clock(), said.took_ms, popular, said.cold_start, degraded)
         with self._lock:
             self._answers.append(one)

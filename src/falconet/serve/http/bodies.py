@@ -95,6 +95,15 @@ class RecommendIn(AskIn):
     )
 
 
+class WhyIn(RecommendIn):
+    """A request for a list, and one item of it to look at."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"user_id": 42, "k": 10, "item_id": 260}]}
+    )
+    item_id: Id
+
+
 class RankIn(AskIn):
     """Who asks, and the items to put in order."""
 
@@ -173,6 +182,21 @@ class ItemOut(BaseModel):
 
 class SimilarOut(ItemOut):
     similarity: float
+
+
+class FeatureOut(BaseModel):
+    name: str
+    value: float | None
+    score: float
+    rank: int
+
+
+class WhyOut(BaseModel):
+    """What the ranker reads of an item, that without which the score changes most first, and the past that is near."""
+
+    features: list[FeatureOut]
+    near: list[SimilarOut]
+    candidates: int
 
 
 class NamedOut(BaseModel):

@@ -7,7 +7,7 @@ from importlib.resources import files
 from fastapi import FastAPI, Response
 
 from falconet.errors import ConfigError
-from falconet.serve.http.bodies import CompareOut, RecommendIn
+from falconet.serve.http.bodies import CompareOut, RecommendIn, WhyIn, WhyOut
 from falconet.serve.http.replies import answer
 from falconet.serve.live import Live
 from falconet.serve.recommender import Recommender
@@ -29,6 +29,11 @@ def add_page(app: FastAPI, serving: Serving, live: Live) -> None:
     def now() -> Response:
         """What the process that answers does: requests, times of the stages, events, reloads of its last minutes."""
         return answer(live.plain())
+
+    @app.post("/v1/why", response_model=WhyOut)
+    def why(request: WhyIn) -> Response:
+        """What the ranker reads of an item, what would be without each of that, and what of the past is near."""
+        return answer(serving.recommender.closer(**request.model_dump()))
 
     @app.post("/v1/compare", response_model=CompareOut)
     def compare(request: RecommendIn) -> Response:

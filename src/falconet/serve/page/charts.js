@@ -72,7 +72,7 @@ function axes(x, y, width, height, { xLabel, yFormat }) {
 export function lines(series, { label, xLabel = "", logX = false, logY = false, zero = false, whole = false, yFormat = compact, height = 210, dots = true, extra = [] }) {
   return fitted(label, (width) => {
     const [xs, ys] = [0, 1].map((axis) => [...series, ...extra].flatMap((one) => one.points.map((point) => point[axis])));
-    const most = Math.max(2, Math.floor(width / 90));
+    const most = Math.max(3, Math.floor(width / 80));
     const x = scale(xs, FRAME.left, width - FRAME.right, { log: logX, most, whole });
     const y = scale(ys, height - FRAME.bottom, FRAME.top, { log: logY, zero, most: 4 });
     const marks = series.flatMap((one) => line(one, x, y, dots));
@@ -117,7 +117,7 @@ function edge({ low, high, counts, log }, i) {
 export function whiskers(rows, { label, format = figure }) {
   const line = 30, foot = 24, height = rows.length * line + foot;
   return fitted(label, (width) => {
-    const left = Math.min(130, Math.max(...rows.map(({ name }) => name.length)) * 7 + 14), right = 52;
+    const left = Math.min(130, Math.max(...rows.map(({ name }) => name.length)) * 7 + 14), right = 64;
     const x = scale(rows.flatMap(({ value, low, high }) => [value, low ?? value, high ?? value]), left, width - right, { zero: true, most: Math.max(2, Math.floor(width / 110)) });
     const grid = x.ticks.flatMap((tick) => [
       draw("line", { class: "grid", x1: x.place(tick), x2: x.place(tick), y1: 0, y2: height - foot }),

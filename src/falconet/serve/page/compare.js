@@ -65,7 +65,7 @@ function row(item, elsewhere) {
 function move(rank, elsewhere) {
   if (elsewhere === undefined) return make("span", { class: "move only", text: "only here" });
   const moved = elsewhere - rank;
-  if (!moved) return make("span", { class: "move", text: "=", title: "the same place in both" });
+  if (!moved) return make("span", { class: "move same", text: "=", title: "the same place in both" });
   const text = `${moved > 0 ? "▲" : "▼"} ${Math.abs(moved)}`;
   return make("span", { class: `move ${moved > 0 ? "up" : "down"}`, text, title: `place ${elsewhere} in the other list` });
 }

@@ -42,7 +42,7 @@ function spread({ popularity, activity }) {
       lines([{ name: "interactions", color: "var(--series-1)", points: popularity.curve }], { label: "Popularity of items", xLabel: "place", logX: true, logY: true, dots: false }))
     : null;
   const people = activity
-    ? panel("Activity", "people, by how many items they met; in powers", histogram(activity, { label: "Items of a person", height: 180, color: "var(--series-2)" }))
+    ? panel("Activity", "how many people met so many items; equal steps are equal ratios", histogram(activity, { label: "Items of a person", height: 180, color: "var(--series-2)" }))
     : null;
   return make("div", { class: "panels" }, curve, people);
 }

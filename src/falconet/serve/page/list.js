@@ -11,6 +11,12 @@ import { wished } from "./wishes.js";
 const STAGES = ["history", "features", "retrieve", "rank", "explain"];
 const FUNNEL = [["catalogue", "in the catalogue"], ["allowed", "not met, not hidden"], ["retrieved", "retrieved"], ["answered", "shown"]];
 
+const WITHOUT = {
+  retrieve: "The search took too long: this is what is popular.",
+  rank: "The ranker took too long: this is the order of the retrievers.",
+  store: "Events cannot be reached at the moment: this is what training knew.",
+};
+
 /** Ask again, for whoever is chosen, and draw what comes. */
 export async function refresh() {
   const turn = ++state.asked;
@@ -71,6 +77,7 @@ function showEmpty(empty) {
 
 function explain(answer) {
   byId("gauges").hidden = false;
+  state.retrieved = answer.funnel.retrieved;
   headline(answer);
   funnel(answer.funnel);
   times(answer.took_ms);
@@ -102,11 +109,10 @@ function headline(answer) {
       : `From ${answer.history.length} items in the past${events ? `, ${events} of them since the models were trained` : ""}.`;
 }
 
-/** A stage that was too slow is left out: said in a line, as the list is a worse one. */
-function degraded(what) {
-  const stages = Array.isArray(what) ? what.join(", ") : typeof what === "string" ? what : "";
-  byId("degraded").hidden = !what || (Array.isArray(what) && !what.length);
-  byId("degraded").textContent = `Answered in time, but not by every stage${stages ? `: ${stages} took too long` : ""}.`;
+/** A stage that was late or away is left out: said in a line, as the list is a worse one. */
+function degraded(stages) {
+  byId("degraded").hidden = !stages.length;
+  byId("degraded").textContent = stages.map((stage) => WITHOUT[stage] ?? `Without ${stage}, which took too long.`).join(" ");
 }
 
 function card(item, isNew) {

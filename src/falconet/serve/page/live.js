@@ -55,7 +55,7 @@ function told(now) {
     ["Requests a second", rate >= 10 ? number(rate) : rate.toFixed(1), `${number(totals.requests)} since the start`],
     ["Half are answered in", times.total ? `${ms(times.total.p50)} ms` : "–", times.total ? `99 % in ${ms(times.total.p99)} ms` : "no answer in five minutes"],
     ["Errors", number(totals.broken), `${number(totals.refused)} requests were wrong`, totals.broken ? "bad" : ""],
-    ["Cut short", percent(shares.degraded, 0), "answers without a stage that was too slow", shares.degraded ? "bad" : ""],
+    ["Cut short", percent(shares.degraded, 0), "answers without a stage that was late", shares.degraded ? "bad" : ""],
     ["Fallback", percent(shares.popular, 0), "popular items, as nothing was known"],
     ["New to the models", percent(shares.cold, 0), "of the answers, to people or sessions"],
     ["Events", number(events.accepted), `the last one ${ago(now, events.last)}${events.rejected ? `, ${number(events.rejected)} refused` : ""}`],

@@ -26,6 +26,7 @@ from falconet.models.closed_form import ClosedForm, ItemScorer
 from falconet.models.index import index_of
 from falconet.models.ranker import Ranker
 from falconet.models.store import load_model
+from falconet.nn.settled import settle
 from falconet.progress import note
 from falconet.retrieval.candidates import RETRIEVER, CandidateRows
 from falconet.retrieval.exact import ExactIndex
@@ -212,6 +213,8 @@ def _open(path: Path, manifest: Manifest | None) -> Bundle:
     """The parts of a bundle, put together. Without a manifest: of one that is being built."""
     config = _read_config(path / "serving.json")
     ranker = load_model(path / "ranker") if (path / "ranker").is_dir() else None
+    if ranker is not None:
+        settle(ranker)
     runs = OnnxRanker(path / ONNX_RANKER) if config.ranker == "onnx" else ranker
     catalogue = Catalogue(path / "items.parquet", config.item)
     models = {one.name: _retriever(path / RETRIEVERS / one.name) for one in config.retrievers}

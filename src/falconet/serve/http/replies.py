@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -79,7 +79,8 @@ def answer(content: Any, status: int = 200) -> Response:
 
 
 def _plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+    """One level of a dataclass: its values come back here."""
+    return vars(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def error_reply(status: int, error: FalconetError | str, fields: Sequence[dict[str, str]] = ()) -> Response:

@@ -1,0 +1,52 @@
+"""A settled network gives what it gave, but for the last bits, with no BatchNorm left to run."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from falconet.nn.batchnorm import BatchNorm
+from falconet.nn.mlp import MLP
+from falconet.nn.settled import settle
+
+
+def lived(model: nn.Module) -> nn.Module:
+    """The model with statistics and weights as after a training, not as made."""
+    torch.manual_seed(3)
+    for module in model.modules():
+        if isinstance(module, BatchNorm) and module.running_mean is not None and module.running_var is not None:
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.1, 4.0)
+            if module.affine:
+                nn.init.normal_(module.weight)
+                nn.init.normal_(module.bias)
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MLP(5, (8, 6), 1, dropout=0.2),
+        MLP(5, (8, 6)),  # ends in a BatchNorm
+        MLP(5, (8,), 2, batch_norm=False, activation="gelu"),
+        nn.Sequential(BatchNorm(5, affine=False), MLP(5, (4,), 1)),
+    ],
+    ids=["to one number", "to a layer", "without", "behind another"],
+)
+def test_values_stay_and_no_batch_norm_is_left(model: nn.Module) -> None:
+    rows = torch.randn(50, 5) * 3
+    settled = copy.deepcopy(lived(model))
+    settle(settled)
+    assert not [module for module in settled.modules() if isinstance(module, (BatchNorm, nn.Dropout))]
+    torch.testing.assert_close(settled(rows), model(rows), rtol=2e-6, atol=2e-6)
+    assert torch.equal(settled(rows[:1])[0], settled(rows[:1])[0])
+    assert not any(weight.requires_grad for weight in settled.parameters())
+
+
+def test_one_without_running_statistics_stays() -> None:
+    model = nn.Sequential(BatchNorm(5, track_running_stats=False))
+    settle(model)
+    assert isinstance(model[0], BatchNorm)

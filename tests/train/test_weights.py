@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from falconet.errors import ArtifactError
+from falconet.errors import ArtifactError, ConfigError
 from falconet.models import EASE, TwoTower
 from falconet.models.store import save_model
 from falconet.schema import Column, Schema, Tag
@@ -101,3 +101,12 @@ def test_what_is_no_file_of_weights_is_named(tmp_path: Path) -> None:
     torch.save({"weight": torch.zeros(1, 3), "bias": torch.zeros(1)}, tmp_path / "other.pt")
     with pytest.raises(ArtifactError, match=r"the weights of .* do not fit the model: `weight` is \(1, 3\) there"):
         import_weights(nn.Linear(2, 1), tmp_path / "other.pt")
+
+
+def test_arguments_of_another_kind_are_refused(tmp_path: Path) -> None:
+    path, model = tmp_path / "weights.safetensors", nn.Linear(2, 1)
+    save_file(weights(), path)
+    with pytest.raises(ConfigError, match=r"Path was given as a model(?s:.*)import_weights\(model, path\)"):
+        import_weights(path, model)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"a dict was given where the path(?s:.*)model\.load_state_dict\(weights\)"):
+        import_weights(model, weights())  # type: ignore[arg-type]

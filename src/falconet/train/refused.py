@@ -44,7 +44,7 @@ def check_model(model: object, metrics: object = None) -> None:
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"a {type(model).__name__} was given as a model",
-            hint="a torch.nn.Module with `loss(batch)`; fit(model, loader, valid)",
+            hint="a torch.nn.Module, and the first argument, as in fit(model, loader) and import_weights(model, path)",
         )
     if metrics is not None and getattr(type(unwrap(model)), "forward", None) is nn.Module.forward:
         raise ConfigError(

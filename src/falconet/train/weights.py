@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from falconet.errors import ArtifactError
+from falconet.errors import ArtifactError, ConfigError
 from falconet.models.base import Model
 from falconet.models.store import load_model
 from falconet.train.parallel import load_weights
+from falconet.train.refused import check_model
 
 _INSIDE = ("model_state_dict", "state_dict", "model")  # where training scripts put the weights among other things
 
@@ -24,13 +26,20 @@ def import_weights(model: nn.Module, path: str | Path) -> None:
 
     Of a checkpoint the weights are taken: `model_state_dict`, `state_dict` or `model`. `module.` and `_orig_mod.` in
     front of names are passed over. No code of the file is run. Raises ArtifactError for a file that holds objects of
-    other classes than tensors, and where names or shapes do not fit the model.
+    other classes than tensors, and where names or shapes do not fit the model, ConfigError for arguments that are no
+    module and no path.
     """
+    check_model(model)
     load_weights(model, read_weights(path), where=f"the weights of `{path}`")
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The tensors of such a file, under the names they have there."""
+    if not isinstance(path, str | PathLike):
+        raise ConfigError(
+            f"a {type(path).__name__} was given where the path of a file of weights belongs",
+            hint="import_weights(model, path); weights at hand: model.load_state_dict(weights)",
+        )
     path = Path(path)
     if not path.is_file():
         raise ArtifactError(f"no weights at `{path}`", hint="a .safetensors file, or a .pt file of torch.save")

@@ -153,7 +153,7 @@ def _missing(values: pl.Series, flat: pl.Series, column: Column) -> pl.Series:
 
 
 def _share(which: pl.Series) -> float:
-    return round(float(which.fill_null(False).mean() or 0.0), 6) if len(which) else 0.0
+    return round(float(which.fill_null(False).to_numpy().mean()), 6) if len(which) else 0.0
 
 
 def _top(flat: pl.Series, names: dict[int, str]) -> list[list[Any]]:

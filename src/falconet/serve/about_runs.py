@@ -51,7 +51,7 @@ def _run(name: str, folder: Path) -> dict[str, Any]:
 def _times(folder: Path) -> dict[str, Any]:
     file = folder / "run.jsonl"
     events = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
-    start = next((one for one in events if one["event"] == "start"), {})
+    start: dict[str, Any] = next((one for one in events if one["event"] == "start"), {})
     epochs = {one["epoch"]: one for one in events if one["event"] == "epoch"}  # the last one, of those begun again
     return {
         "seconds": round(sum(one["seconds"] for one in epochs.values()), 3),

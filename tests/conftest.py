@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 settings.register_profile("falconet", deadline=None)  # a busy machine is not a wrong answer
 settings.load_profile("falconet")
 
-pytest_plugins = ["falconet.testing.executors"]
+pytest_plugins = ["falconet.testing.executors", "beside"]
 
 BROWSER = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

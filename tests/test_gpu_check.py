@@ -4,43 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from beside import ROOT, Ended
+
 ABSENT = ("polars", "dask", "distributed", "pydantic", "typer", "fastapi", "uvicorn")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_bare_machine_is_checked(tmp_path: Path) -> None:
+def checked(folder: Path) -> tuple[list[str], dict[str, str]]:
     for name in ABSENT:
-        (tmp_path / f"{name}.py").write_text("raise ModuleNotFoundError(f'{__name__} is not here')\n")
-    path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
-    done = subprocess.run(
-        [
-            sys.executable,
-            "scripts/gpu_check.py",
-            "--device",
-            "cpu",
-            "--rows",
-            "24000",
-            "--epoch-rows",
-            "20000",
-            "--json",
-        ],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=580,
-        check=False,
-    )
-    lines = {line["work"]: line for line in json.loads(done.stdout or "[]")}
-    assert done.returncode == 0, [line for line in lines.values() if line["fine"] is False] or done.stderr
+        (folder / f"{name}.py").write_text("raise ModuleNotFoundError(f'{__name__} is not here')\n")
+    path = os.pathsep.join([str(folder), str(ROOT / "src")])
+    flags = ["--device", "cpu", "--rows", "24000", "--epoch-rows", "20000", "--json"]
+    return [str(ROOT / "scripts/gpu_check.py"), *flags], {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.beside(run=checked)
+def test_a_bare_machine_is_checked(ended: Ended) -> None:
+    lines = {line["work"]: line for line in json.loads(ended.out or "[]")}
+    assert ended.code == 0, [line for line in lines.values() if line["fine"] is False] or ended.err
     assert {name for name, line in lines.items() if line["fine"]} == {
         "loader, memory", "loader, stream", "loader, device", "it learns",
         "training, float32", "training, auto", "training, bfloat16", "training, float16", "tables in bfloat16",

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from beside import ROOT, Ended
+
+
+def recipe(folder: Path) -> tuple[list[str], dict[str, str]]:
+    data = Path(os.environ.get("FALCONET_DATA", "")) / "ml-latest-small"
+    command = ["run", ROOT / "recipes/movielens.toml", "--set", f"data.path={data}", "--out", folder / "work"]
+    return ["-W", "error", "-m", "falconet", *map(str, command), "--json", "--quiet"], {}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_recipe_beats_popularity_on_real_data(movielens_small: Path, tmp_path: Path) -> None:
-    command = ["run", ROOT / "recipes/movielens.toml", "--set", f"data.path={movielens_small}", "--json", "--quiet"]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "falconet", *map(str, command)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=580,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    report = json.loads(done.stdout)
-    assert report == json.loads((tmp_path / "work/report.json").read_text())
+@pytest.mark.timeout(1800)
+@pytest.mark.beside(run=recipe)
+def test_the_recipe_beats_popularity_on_real_data(movielens_small: Path, ended: Ended) -> None:
+    assert ended.code == 0, ended.err
+    assert ended.err == ""
+    report = json.loads(ended.out)
+    assert report == json.loads((ended.folder / "work/report.json").read_text())
     data = report["data"]
     assert (data["users"], data["train"], data["train"] + data["test"]) == (610, 80_672, 100_836)
     ndcg = {name: figures["ranking"]["ndcg@10"]["value"] for name, figures in report["models"].items()}

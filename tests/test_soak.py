@@ -3,47 +3,40 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from beside import ROOT, Ended, Run
+
+WINDOWS = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="no /proc")
+
+
+def check(name: str, *flags: str) -> Run:
+    def run(folder: Path) -> tuple[list[str], dict[str, str]]:
+        return [str(ROOT / "soak" / name), "--quick", *flags], {}
+
+    return run
+
+
+def case(said: str, name: str, *flags: str, only: pytest.MarkDecorator = WINDOWS) -> object:
+    return pytest.param(said, id=name, marks=[only, pytest.mark.beside(run=check(name, *flags))])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("command", "said"),
+    "said",
     [
-        (["kill_run.py"], "equal byte for byte"),
-        (["kill_dask.py", "--seed", "1"], "equal byte for byte, no worker and no half output left"),
-        (["kill_train.py", "--seed", "1"], "weights and figures equal byte for byte"),
-        pytest.param(
-            ["kill_serve.py", "--seed", "1"],
-            "no event lost or twice, nothing liked shown again, no error",
-            marks=pytest.mark.skipif(sys.platform != "linux", reason="no /proc"),
-        ),
-        pytest.param(
-            ["flat.py"],
-            "flat over 24 of 30 epochs",
-            marks=pytest.mark.skipif(sys.platform != "linux", reason="no /proc"),
-        ),
+        case("equal byte for byte", "kill_run.py"),
+        case("equal byte for byte, no worker and no half output left", "kill_dask.py", "--seed", "1"),
+        case("weights and figures equal byte for byte", "kill_train.py", "--seed", "1"),
+        case("no event lost or twice, nothing liked shown again, no error", "kill_serve.py", "--seed", "1", only=LINUX),
+        case("flat over 24 of 30 epochs", "flat.py", only=LINUX),
     ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_a_long_check_shortened(command: list[str], said: str) -> None:
-    name, *flags = command
-    done = subprocess.run(
-        [sys.executable, f"soak/{name}", "--quick", *flags],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=580,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert said in done.stdout
+def test_a_long_check_shortened(said: str, ended: Ended) -> None:
+    assert ended.code == 0, ended.out + ended.err
+    assert said in ended.out

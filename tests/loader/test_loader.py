@@ -325,7 +325,7 @@ def test_an_interpreter_that_ends_in_mid_epoch_ends_well(numbered_folder: Make) 
         f"batches = Loader({str(numbered_folder([100] * 5))!r}, batch_size=3, memory='stream', window=50).batches()\n"
         "next(batches)\nsys.exit(3)"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (3, "")
 
 

@@ -8,9 +8,25 @@ import pytest
 import torch
 from torch import nn
 
+from falconet.batch import Batch, Ragged
 from falconet.nn.batchnorm import BatchNorm
+from falconet.nn.embedding import Tables
 from falconet.nn.mlp import MLP
-from falconet.nn.settled import settle
+from falconet.nn.settled import read_each, settle
+from falconet.schema import Column, Tag
+
+
+def test_ids_looked_up_one_by_one_give_the_same_bits() -> None:
+    column = Column(name="x", dtype="int32", list="ragged", cardinality=5000, tags=frozenset({Tag.CATEGORICAL}))
+    tables = Tables([column], 16).eval()
+    lists = Ragged.of([[], [7], [4999, 3, 3, 0, 12], list(range(1, 900))])
+    with torch.inference_mode():
+        before = tables(Batch.of({"x": lists}))["x"]
+        read_each(tables)
+        after = tables(Batch.of({"x": lists}))["x"]
+    assert torch.equal(before, after)
+    with pytest.raises((IndexError, RuntimeError), match=r"Expected idx|out of range"):
+        tables(Batch.of({"x": Ragged.of([[5000]])}))
 
 
 def lived(model: nn.Module) -> nn.Module:

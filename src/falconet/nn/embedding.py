@@ -164,6 +164,10 @@ class Tables(nn.Module):
         finally:
             self._unseen = False
 
+    def read_each(self) -> None:
+        """From now on, as within `unseen`: for a model that only answers, a few rows at a time."""
+        self._unseen = True
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Tables:
         stay = [self._weight(table) for table in self._on_host]
         super()._apply(lambda x: x if any(x is weight for weight in stay) else fn(x), recurse)  # type: ignore[no-untyped-call]

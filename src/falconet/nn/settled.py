@@ -1,4 +1,5 @@
-"""A network that only answers: what its BatchNorms do at rest becomes a part of the linear layers after them.
+"""A network that only answers: what its BatchNorms do at rest becomes a part of the linear layers after them, and ids
+are looked up one by one.
 
 Shapes: B rows, C channels.
 """
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from falconet.nn.batchnorm import BatchNorm
+from falconet.nn.embedding import Tables
 from falconet.nn.mlp import MLP
 
 
@@ -17,7 +19,7 @@ def settle(model: nn.Module) -> None:
 
     It cannot learn afterwards. A BatchNorm without running statistics stays.
     """
-    model.eval()
+    read_each(model)
     for module in list(model.modules()):
         if isinstance(module, MLP):
             module.rest = _folded(module.rest)
@@ -26,6 +28,14 @@ def settle(model: nn.Module) -> None:
             if isinstance(child, BatchNorm) and (moved := _as_line(child)) is not None:
                 setattr(module, name, _Line(*moved))
     model.requires_grad_(False)
+
+
+def read_each(model: nn.Module) -> None:
+    """Have a network look up ids one by one, for a few rows at a time: the same values, bit for bit."""
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, Tables):
+            module.read_each()
 
 
 def _folded(layers: nn.Sequential) -> nn.Sequential:

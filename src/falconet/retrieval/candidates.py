@@ -81,10 +81,12 @@ class CandidateRows:
         features |= self._said(found, there)
         history = self._history(users)
         if history is not None:
-            features[LENGTH] = history.lengths.float().log1p()[user_of_row]
-        features[POPULARITY] = _tensor(self.items.features[POPULARITY], POPULARITY)[item_of_row]
+            features[LENGTH] = history.lengths.float().log1p().index_select(0, user_of_row)
+        features[POPULARITY] = _tensor(self.items.features[POPULARITY], POPULARITY).index_select(0, item_of_row)
         for column in self.bags:
-            features[column.name + AFFINITY] = self._affinity(column, history, users.rows, user_of_row, item_of_row)
+            taken = features[column.name]
+            bag = taken if isinstance(taken, Ragged) else self._bags_N[column.name].take(item_of_row)
+            features[column.name + AFFINITY] = self._affinity(column, history, users.rows, user_of_row, bag)
         return Batch(features, {}, rows * places, rows * places)
 
     def _said(self, found: Found, there: Tensor) -> dict[str, Tensor]:
@@ -105,8 +107,8 @@ class CandidateRows:
     def _positions(self, codes: Tensor, there: Tensor) -> Tensor:
         """Where the codes stand in the catalogue; 0 for those that are not there."""
         found = torch.searchsorted(self.codes_N, codes).clamp_(max=max(len(self.codes_N) - 1, 0))
-        known = self.codes_N[found] == codes if len(self.codes_N) else torch.zeros_like(there)
-        if bool((there & ~known).any()):
+        known = self.codes_N.index_select(0, found) == codes if len(self.codes_N) else torch.zeros_like(there)
+        if bool((there > known).any()):
             stranger = int(codes[there & ~known][0])
             raise DataError(f"the candidate with code {stranger} is not in the table of items")
         return torch.where(there, found, 0)
@@ -121,26 +123,28 @@ class CandidateRows:
         if not len(self.codes_N):
             return Ragged(codes.values[:0].long(), torch.zeros_like(codes.offsets))
         found = torch.searchsorted(self.codes_N, codes.values.long()).clamp_(max=len(self.codes_N) - 1)
-        known = self.codes_N[found] == codes.values
+        known = self.codes_N.index_select(0, found) == codes.values
+        if bool(known.all()):
+            return Ragged(found, codes.offsets.long())
         return Ragged(found[known], F.pad(known.long().cumsum(0), (1, 0))[codes.offsets])
 
     def _affinity(
-        self, column: Column, history: Ragged | None, rows: int, user_of_row: Tensor, item_of_row: Tensor
+        self, column: Column, history: Ragged | None, rows: int, user_of_row: Tensor, bag: Ragged
     ) -> Tensor:
-        """float32 of [R * K]; 0 without history, or for an item without values."""
+        """float32 of [R * K]; 0 without history, or for an item without values. `bag`: the values of every row."""
         assert column.cardinality is not None
         bag_N = self._bags_N[column.name]
         share_RV = torch.zeros(rows, column.cardinality, device=bag_N.values.device)
         if history is not None:
             seen = bag_N.take(history.values)
-            user = history.row_of_value()[seen.row_of_value()]
+            user = history.row_of_value().index_select(0, seen.row_of_value())
             one = torch.ones(len(user), device=share_RV.device)
             share_RV.index_put_((user, seen.values.long()), one, accumulate=True)
             share_RV /= history.lengths.clamp(min=1)[:, None]
-        bag = bag_N.take(item_of_row)
         row_of_value = bag.row_of_value()
+        place = user_of_row.index_select(0, row_of_value) * column.cardinality + bag.values
         total = torch.zeros(len(bag), device=share_RV.device)
-        total.index_add_(0, row_of_value, share_RV[user_of_row[row_of_value], bag.values.long()])
+        total.index_add_(0, row_of_value, share_RV.view(-1).index_select(0, place))
         return total / bag.lengths.clamp(min=1)
 
 
@@ -229,4 +233,4 @@ def _tensor(feature: Feature, name: str) -> Tensor:
 
 
 def _take(feature: Feature, rows: Tensor) -> Feature:
-    return feature.take(rows) if isinstance(feature, Ragged) else feature[rows]
+    return feature.take(rows) if isinstance(feature, Ragged) else feature.index_select(0, rows)

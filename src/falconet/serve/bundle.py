@@ -26,7 +26,7 @@ from falconet.models.closed_form import ClosedForm, ItemScorer
 from falconet.models.index import index_of
 from falconet.models.ranker import Ranker
 from falconet.models.store import load_model
-from falconet.nn.settled import settle
+from falconet.nn.settled import read_each, settle
 from falconet.progress import note
 from falconet.retrieval.candidates import RETRIEVER, CandidateRows
 from falconet.retrieval.exact import ExactIndex
@@ -218,6 +218,8 @@ def _open(path: Path, manifest: Manifest | None) -> Bundle:
     runs = OnnxRanker(path / ONNX_RANKER) if config.ranker == "onnx" else ranker
     catalogue = Catalogue(path / "items.parquet", config.item)
     models = {one.name: _retriever(path / RETRIEVERS / one.name) for one in config.retrievers}
+    for model in models.values():
+        read_each(model)
     sources = _sources(path, config, models, catalogue)
     schema = _request_schema([*models.values(), *([] if ranker is None else [ranker])])
     people = People(path / "users.parquet", schema.names)

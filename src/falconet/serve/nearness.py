@@ -33,8 +33,11 @@ class Directions:
         self._directions_ND = normalize(vectors_ND[:, :-1] if bias else vectors_ND, dim=-1)
 
     def between(self, rows_A: Sequence[int], rows_B: Sequence[int] | None = None) -> Tensor:
-        theirs_BD = self._directions_ND if rows_B is None else self._directions_ND[list(rows_B)]
-        return self._directions_ND[list(rows_A)] @ theirs_BD.T
+        theirs_BD = self._directions_ND if rows_B is None else self._of(rows_B)
+        return self._of(rows_A) @ theirs_BD.T
+
+    def _of(self, rows_X: Sequence[int]) -> Tensor:
+        return self._directions_ND.index_select(0, torch.tensor(rows_X, dtype=torch.int64))
 
 
 class Pulls:

@@ -36,7 +36,8 @@ class Row:
         self.squares = [0.999 * v + 0.001 * g * g for v, g in zip(self.squares, gradient, strict=True)]
         if rule == "rowwise_rmsprop":
             self.square = 0.99 * self.square + 0.01 * mean_square
-            by = [rate * g / (math.sqrt(self.square / slow) + 1e-8) for g in gradient]
+            young = 1 + 5 / self.touches
+            by = [rate * g / (math.sqrt(self.square * young / slow) + 1e-8) for g in gradient]
         elif rule == "rowwise_adagrad":
             self.square += mean_square
             by = [rate * g / (math.sqrt(self.square) + 1e-8) for g in gradient]

@@ -145,3 +145,24 @@ def test_a_stop_during_a_validation_ends_with_its_epoch(data: Path, held_out: Pa
     assert found.history == wanted.history
     assert isinstance(found.metrics["valid"]["mae"], float)
     assert same(whole, model)
+
+
+def test_a_run_of_an_older_format_is_refused_and_that_of_a_recipes_step_made_anew(
+    data: Path, held_out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, whole, model = tmp_path / "run", net(), net()
+    cut_off(data, held_out, run, 13)
+    written = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**written, "format": 1}))
+    kept = sorted(p for p in run.rglob("*"))
+    for resume in ("auto", "must", "never"):
+        with pytest.raises(ArtifactError, match=r"format 1, this version reads 2(?s:.*)the version that began it"):
+            Trainer(CHOSEN, run).fit(net(), loader(data), loader(held_out), resume=resume)  # type: ignore[arg-type]
+    assert sorted(p for p in run.rglob("*")) == kept
+    seen: list[int] = []
+    each = Each(lambda step, loss: seen.append(step))
+    Trainer(CHOSEN, run, callbacks=[each]).fit(model, loader(data), loader(held_out), resume="auto", step_key="key")
+    assert seen == list(range(1, 31))
+    assert "is the run of an older version: starting anew" in capsys.readouterr().err
+    Trainer(CHOSEN).fit(whole, loader(data), loader(held_out))
+    assert same(whole, model)

@@ -40,7 +40,8 @@ from falconet.models.store import save_model
 from falconet.progress import note
 from falconet.train.parallel import plain_keys
 
-FORMAT = 1
+FORMAT = 2
+_OLDER = (1,)  # from before row-wise RMSprop took shorter steps for young rows: another optimizer of the same name
 _BESIDE = ("format", "world", "shards")  # what state.json has beside a position
 _PATIENCE = 10.0  # seconds with a lock: what a killed process leaves running, such as a DataLoader's workers, ends soon
 Resume = Literal["never", "auto", "must"]
@@ -78,18 +79,20 @@ class RunFolder:
     def open(self, config: Mapping[str, Any], resume: Resume) -> Position | None:
         """Check or make the folder; the position to go on from, None for a fresh run.
 
-        With "auto", the run of another recipe step (another `step` in `config`) is over and makes way. Raises
-        ArtifactError where a run is there and `resume` is "never", where none is and it is "must", or where the run
-        there is another one, or is being trained by another process.
+        With "auto", the run of another recipe step (another `step` in `config`) is over and makes way, as does a step's
+        run of an older format, which cannot go on as it began. Raises ArtifactError where a run is there and `resume`
+        is "never", where none is and it is "must", or where the run there is another one, of another format, or is
+        being trained by another process.
         """
-        before = self._config()  # refuses what is no run before anything is removed
+        of_step = config["step"] is not None and resume == "auto"
+        before = self._config(of_step)  # refuses what is no run before anything is removed
         if before is not None and not (self.path / MANIFEST).exists():  # a finished one is only read
             self.lock()
         clean(self.path)
         clean(self.path / "snapshots")
-        other_step = before is not None and config["step"] is not None and before.get("step") != config["step"]
-        if other_step and resume == "auto":
-            note(f"`{self.path}` is the run of other settings or data: starting anew")
+        if before is not None and of_step and (before.get("step") != config["step"] or before["format"] in _OLDER):
+            what = "an older version" if before["format"] in _OLDER else "other settings or data"
+            note(f"`{self.path}` is the run of {what}: starting anew")
             self.close()  # Windows renames no folder with an open file
             aside = self.path.with_name(f".tmp-{self.path.name}-old")
             shutil.rmtree(aside, ignore_errors=True)
@@ -110,7 +113,7 @@ class RunFolder:
             self._start_anew(config)
         return position
 
-    def _config(self) -> dict[str, Any] | None:
+    def _config(self, takes_older: bool) -> dict[str, Any] | None:
         path = self.path / "config.json"
         if not path.is_file():
             left = {*self.path.glob(f".tmp-{path.name}-*"), self.path / "lock"}  # of a start that was cut off
@@ -118,8 +121,8 @@ class RunFolder:
                 raise ArtifactError(f"`{self.path}` is not empty and not a run", hint="choose another folder")
             return None
         found: dict[str, Any] = _json(path)
-        if found.get("format") != FORMAT:
-            raise ArtifactError(f"`{path}` has format {found.get('format')}, this version reads {FORMAT}")
+        if found.get("format") not in ((FORMAT, *_OLDER) if takes_older else (FORMAT,)):
+            raise _of_another_format(path, found.get("format"))
         return found
 
     def _start_anew(self, config: Mapping[str, Any]) -> None:
@@ -174,7 +177,7 @@ class RunFolder:
         read_artifact(snapshot, "snapshot")
         state = _json(snapshot / "state.json")
         if state["format"] != FORMAT:
-            raise ArtifactError(f"`{snapshot}` has format {state['format']}, this version reads {FORMAT}")
+            raise _of_another_format(snapshot, state["format"])
         return int(state["shards"])
 
     def read(self, which: str, group: str) -> dict[str, Tensor]:
@@ -237,6 +240,15 @@ class RunFolder:
         """The weights of the finished run's model."""
         read_manifest(self.path, "run")
         return _tensors(self.path / "model" / "model.safetensors")
+
+
+def _of_another_format(path: Path, there: object) -> ArtifactError:
+    """What is refused, as it could not go on as it began."""
+    return ArtifactError(
+        f"`{path}` has format {there}, this version reads {FORMAT}",
+        hint="end the run with the version that began it, or train anew in another folder; a finished run's `model` "
+        "folder is read as ever",
+    )
 
 
 def _name(done: int) -> str:

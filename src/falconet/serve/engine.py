@@ -23,7 +23,7 @@ from falconet.serve.features import RequestFeatures
 from falconet.serve.nearness import Nearness
 from falconet.serve.order import best, diverse, drawn
 from falconet.serve.request import Value
-from falconet.serve.stages import Late, Stage, Stages
+from falconet.serve.stages import Stage, Stages
 from falconet.serve.tables import Catalogue, People
 
 Source = Literal["retriever", "popular"]
@@ -38,6 +38,7 @@ class Query:
     user_id: Id | None = None
     history: Sequence[int] = ()
     seen: Sequence[int] | None = None  # everything the person met, where models read more than the history
+    profile: Mapping[str, Any] | None = None  # what was said of the person, by column
     exclude: frozenset[int] = frozenset()
     allowed: Tensor | None = None  # bool [items], in the catalogue's order; None: all
     context: Mapping[str, Value] = field(default_factory=dict)
@@ -103,45 +104,44 @@ class Engine:
         watch = _Watch()
         if query.person is None and not (query.history and self.features.uses_history):
             return self._without_person(query, watch)
+        steps = self._steps(query)
         if stages is None:
-            steps = self._steps(query)
-            found, took_ms = next(steps)
-            places, ranked_ms = next(steps)
+            (found, took_ms), (places, ranked_ms) = steps
             return self._answer(query, found, places, took_ms | ranked_ms)
-        since = time.perf_counter() if since is None else since
-        try:
-            seconds = stages.budgets.left("retrieve", since)
-            run = stages.start(self._steps(query), "retrieve", "rank", seconds=seconds)
-            found, took_ms = run.next(seconds)
-        except Late:
+        done, late = stages.take(steps, ("retrieve", "rank"), time.perf_counter() if since is None else since)
+        if not done:
             return self._without_person(query, watch, ("retrieve",))
-        watch.restart()
-        try:
-            places, ranked_ms = run.next(stages.budgets.left("rank", since))
-        except Late:
-            with torch.inference_mode():
-                places = self._places(found, found.scores[0], query)
-            watch.stop("rank")
-            return self._answer(query, found, places, took_ms | watch.took_ms, ("rank",))
-        return self._answer(query, found, places, took_ms | ranked_ms)
+        found, took_ms = done[0]
+        if late is None:
+            places, ranked_ms = done[1]
+            return self._answer(query, found, places, took_ms | ranked_ms)
+        with torch.inference_mode():
+            places = self._places(found, found.scores[0], query)
+        watch.stop("rank")
+        waited = {"rank": watch.took_ms["rank"] - sum(took_ms.values())}
+        return self._answer(query, found, places, took_ms | waited, ("rank",))
 
     def ranker_rows(self, query: Query) -> Batch:
         """The rows that the ranker sees for a query."""
         assert self.rows is not None
         with torch.inference_mode():
-            user = self.features.batch(query.person, query.user_id, query.history, query.context, query.seen)
-            return self.rows.rows(user, self._retrieve(user, query))
+            return self.rows.rows(*self.retrieve(query))
 
     def retrieve(self, query: Query) -> tuple[Batch, Found]:
         """The person's row, and the candidates of a query."""
-        user = self.features.batch(query.person, query.user_id, query.history, query.context, query.seen)
+        user = self._user(query)
         return user, self._retrieve(user, query)
+
+    def _user(self, query: Query) -> Batch:
+        """The row of the person."""
+        known = (query.person, query.user_id, query.history, query.context, query.seen, query.profile)
+        return self.features.batch(*known)
 
     def _steps(self, query: Query) -> Iterator[Any]:
         """What is found, then its places, each with the milliseconds it took. Runs nothing until it is asked."""
         watch = _Watch()
         with torch.inference_mode():
-            user = self.features.batch(query.person, query.user_id, query.history, query.context, query.seen)
+            user = self._user(query)
             watch.stop("features")
             found = self._retrieve(user, query)
             watch.stop("retrieve")
@@ -242,9 +242,6 @@ class _Watch:
 
     def __init__(self) -> None:
         self.took_ms: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def restart(self) -> None:
         self._last = time.perf_counter()
 
     def stop(self, stage: str) -> None:

@@ -2,7 +2,8 @@
 
 Retrieving and ranking run in threads of their own, so that a request waits for a stage no longer than it may. What is
 late goes on alone, its thread is replaced, and what comes of it is thrown away. Work that stays behind does not pile
-up: while LOST runs of a stage have been given up and not ended, no further one begins it.
+up: while LOST runs of a stage have been given up and not ended, no further one begins it. So there are never more
+threads than `threads`, and for each stage LOST - 1 and `threads` again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Literal
 
 from falconet.errors import ConfigError
@@ -39,39 +40,35 @@ class Budgets:
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"the budget `{name}` is {value!r} ms", hint="above 0, or none")
 
-    def left(self, stage: Stage, since: float) -> float | None:
-        """Seconds that a stage may take now, of an answer that began at `since` (time.perf_counter); None: no bound."""
-        own = getattr(self, stage)
-        left = [] if own is None else [own / 1000]
+    def left(self, stage: Stage, since: float, begun: float) -> float | None:
+        """Seconds that a stage may still take, of an answer that began at `since`; None: no bound.
+
+        Both times are those of time.perf_counter; `begun` is when the stage began.
+        """
+        now, own = time.perf_counter(), getattr(self, stage)
+        left = [] if own is None else [own / 1000 - (now - begun)]
         if self.total is not None:
-            left.append(self.total / 1000 - (time.perf_counter() - since))
+            left.append(self.total / 1000 - (now - since))
         return min(left, default=None)
 
 
-class Late(Exception):  # noqa: N818  # no error: the answer goes on without the stage
-    """A stage takes longer than it may, or must not begin for what others have left behind."""
+class _Run:
+    """The stages of one answer on their way."""
 
+    def __init__(self, steps: Iterator[Any], names: tuple[Stage, ...]) -> None:
+        self.steps, self.names = steps, names
+        self.results: list[Any] = []
+        self.begun = time.perf_counter()  # the stage that runs or is waited for
+        self.error: BaseException | None = None
+        self.skipped = False  # the next stage must not begin
+        self.running = self.given_up = False
+        self.over = threading.Lock()  # held until there is no more to wait for
+        self.over.acquire()
 
-class Run:
-    """The stages of one answer on their way; `Stages.start` makes it."""
-
-    def __init__(self, owner: Stages, steps: Iterator[Any], names: tuple[Stage, ...]) -> None:
-        self._owner, self.steps, self.names = owner, steps, names
-        self.results: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
-        self.at = 0  # the stage that was begun last
-        self.begun = self.given_up = False  # whether it runs; whether nobody waits for it any more
-
-    def next(self, seconds: float | None) -> Any:
-        """What the next stage gives. Raises Late, after which there is no more, and what the stage raises."""
-        try:
-            good, result = self.results.get(timeout=None if seconds is None else max(seconds, 0))
-        except Empty:
-            if self._owner.give_up(self):
-                raise Late from None
-            good, result = self.results.get()  # it came just now
-        if not good:
-            raise result
-        return result
+    @property
+    def stage(self) -> Stage | None:
+        """The stage whose result is the next; None after the last."""
+        return self.names[len(self.results)] if len(self.results) < len(self.names) else None
 
 
 class Stages:
@@ -81,7 +78,7 @@ class Stages:
         self.budgets = budgets
         self._most = threads
         self._lock = threading.Lock()
-        self._waiting: SimpleQueue[Run | None] = SimpleQueue()
+        self._waiting: SimpleQueue[_Run | None] = SimpleQueue()
         self._threads = self._busy = 0  # of those that were not given up
         self._lost: Counter[Stage] = Counter()  # runs that were given up and have not ended, by their stage
 
@@ -90,38 +87,55 @@ class Stages:
         """Runs that were given up and still go on."""
         return self._lost.total()
 
-    def start(self, steps: Iterator[Any], *names: Stage, seconds: float | None = None) -> Run:
-        """Begin to take `steps`, one for each named stage; the first may take so many `seconds`.
+    def take(self, steps: Iterator[Any], names: tuple[Stage, ...], since: float) -> tuple[list[Any], Stage | None]:
+        """What `steps` give, one for each named stage, of an answer that began at `since` (time.perf_counter).
 
-        Raises Late where it must not begin, or has no time.
+        Where a stage is late, or must not begin, the results of those before it, and its name. Raises what a step
+        raises.
         """
-        run = Run(self, steps, names)
+        run = _Run(steps, names)
+        left = self.budgets.left(names[0], since, run.begun)
         with self._lock:
-            if self._lost[names[0]] >= LOST or (seconds is not None and seconds <= 0):
-                raise Late
+            if self._lost[names[0]] >= LOST or (left is not None and left <= 0):
+                return [], names[0]
             self._busy += 1
             self._grow()
         self._waiting.put(run)
-        return run
-
-    def give_up(self, run: Run) -> bool:
-        """Whether nobody waits for a run any more; False where a result has come in the meantime."""
-        with self._lock:
-            if not run.results.empty():
-                return False
-            run.given_up = True
-            if run.begun:  # its thread is as good as gone
-                self._lost[run.names[run.at]] += 1
-                self._threads -= 1
-                self._busy -= 1
-                self._grow()
-            return True
+        # One wait for all stages in most cases: to be woken after each would cost more than some of them.
+        while not run.over.acquire(timeout=self._patience(run, since)):
+            with self._lock:
+                stage = run.stage
+                left = None if stage is None else self.budgets.left(stage, since, run.begun)
+                if left is not None and left <= 0 and run.over.locked():
+                    self._give_up(run)
+                    return run.results, stage
+        if run.error is not None:
+            raise run.error
+        return run.results, run.stage
 
     def close(self) -> None:
         """End the threads, each after what it does."""
         with self._lock:
             for _ in range(self._threads):
                 self._waiting.put(None)
+
+    def _patience(self, run: _Run, since: float) -> float:
+        """Seconds after which a stage of a run may be late; -1: never."""
+        with self._lock:
+            coming = run.names[len(run.results) :]
+            now = time.perf_counter()
+            left = [self.budgets.left(name, since, now if i else run.begun) for i, name in enumerate(coming)]
+        bounds = [x for x in left if x is not None]
+        return max(min(bounds), 0.0) if bounds else -1.0
+
+    def _give_up(self, run: _Run) -> None:
+        run.given_up = True
+        if run.running:  # its thread is as good as gone
+            assert run.stage is not None
+            self._lost[run.stage] += 1
+            self._threads -= 1
+            self._busy -= 1
+            self._grow()
 
     def _grow(self) -> None:
         """Start a thread where there is more to do than threads to do it."""
@@ -131,34 +145,34 @@ class Stages:
 
     def _work(self) -> None:
         while (run := self._waiting.get()) is not None:
-            if not self._take(run):
+            if not self._go(run):
                 return
 
-    def _take(self, run: Run) -> bool:
+    def _go(self, run: _Run) -> bool:
         """Go through the stages of a run; whether its thread is still one of the pool's."""
-        for at, stage in enumerate(run.names):
+        while True:
             with self._lock:
-                run.at, run.begun = at, True
-                if run.given_up:
-                    break
-                if at and self._lost[stage] >= LOST:
-                    run.results.put((False, Late()))
-                    break
+                stage = run.stage
+                run.running = not (
+                    run.given_up or stage is None or run.error or (run.results and self._lost[stage] >= LOST)
+                )
+                if not run.running:
+                    self._busy -= 1
+                    run.over.release()
+                    return True
+            assert stage is not None
+            result, error = None, None
             try:
-                result = (True, next(run.steps))
-            except BaseException as error:  # noqa: BLE001  # whoever waits for it gets it
-                result = (False, error)
+                result = next(run.steps)
+            except BaseException as raised:  # noqa: BLE001  # whoever waits for it gets it
+                error = raised
             with self._lock:
                 if run.given_up:
                     self._lost[stage] -= 1
                     return False
-                run.results.put(result)
-                run.begun = False
-            if not result[0]:
-                break
-        with self._lock:
-            self._busy -= 1
-        return True
+                run.begun, run.error = time.perf_counter(), error
+                if error is None:
+                    run.results.append(result)
 
 
 class Degraded:

@@ -17,7 +17,8 @@ FLOORS = {
     "schema": 1, "config": 1, "batch": 1, "nn": 1.5, "compute": 1.5,
     "io": 2, "columns": 2.5, "train.runtime": 2, "train.place": 2, "train.meeting": 2,
     "loader": 3, "metrics": 3, "retrieval": 3, "datasets": 3,
-    "etl": 3, "etl.ops": 3.2, "ops": 3.3, "etl.split": 3.4, "etl.online": 3.4, "etl.graph": 3.4, "etl.workflow": 3.5, "etl.rejoin": 3.6,
+    "etl": 3, "etl.ops": 3.2, "ops": 3.3, "etl.split": 3.4, "etl.online": 3.4, "etl.graph": 3.4, "etl.workflow": 3.5,
+    "etl.rejoin": 3.6,
     "models": 4, "train": 5, "evaluation": 6, "serve": 7, "serve.http": 8, "client": 8,
     "recipe": 9, "cli": 10, "__main__": 11, "testing": 12,
 }  # fmt: skip

@@ -81,9 +81,25 @@ class Client:
         """How many items a filter holds for."""
         return int(self._call("POST", "/v1/filter", {"filter": filter, "parameters": parameters or {}})["items"])
 
-    def put_item(self, item_id: Id, *, hidden: bool = False, expires: int | None = None) -> None:
-        """Say whether an item may be recommended, and until when (microseconds since 1970). Needs the token."""
-        self._call("PUT", f"/v1/items/{_path(item_id)}", {"hidden": hidden, "expires": expires})
+    def put_item(
+        self,
+        item_id: Id,
+        *,
+        hidden: bool = False,
+        expires: int | None = None,
+        features: Mapping[str, Any] | None = None,
+    ) -> str | None:
+        """Say what an item is like, whether it may be recommended, and until when (microseconds since 1970).
+
+        Needs the token. None where answers can have it, else why they cannot before the next refresh.
+        """
+        body = {"hidden": hidden, "expires": expires, "features": features}
+        why: str | None = self._call("PUT", f"/v1/items/{_path(item_id)}", body)["why"]
+        return why
+
+    def put_user(self, user_id: Id, profile: Mapping[str, Any]) -> None:
+        """Say what is known of a user: values by column, in place of what was said before. Needs the token."""
+        self._call("PUT", f"/v1/users/{_path(user_id)}", {"profile": profile})
 
     def forget(self, user_id: Id | None = None, session_id: Id | None = None) -> int:
         """Delete all that the server's store has of a person; how many events there were. Needs the token."""

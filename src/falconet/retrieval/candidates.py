@@ -5,6 +5,7 @@ Shapes: R users, K candidates of each, S sources, N catalogue items, V values of
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -55,6 +56,13 @@ class CandidateRows:
         self.bags = _bags(self.item_columns)
         self.history = _history_column(schema, self.item_id)
         self._bags_N = {c.name: as_ragged(items.features[c.name]) for c in self.bags}
+
+    def over(self, items: Batch, codes: Tensor) -> CandidateRows:
+        """The same over another catalogue, whose items retrievers call by other codes than models know: ascending."""
+        other = copy.copy(self)
+        other.items, other.codes_N = items, codes
+        other._bags_N = {c.name: as_ragged(items.features[c.name]) for c in self.bags}
+        return other
 
     def rows(self, users: Batch, found: Found) -> Batch:
         """R * K rows, those of the first user first.
@@ -128,9 +136,7 @@ class CandidateRows:
             return Ragged(found, codes.offsets.long())
         return Ragged(found[known], F.pad(known.long().cumsum(0), (1, 0))[codes.offsets])
 
-    def _affinity(
-        self, column: Column, history: Ragged | None, rows: int, user_of_row: Tensor, bag: Ragged
-    ) -> Tensor:
+    def _affinity(self, column: Column, history: Ragged | None, rows: int, user_of_row: Tensor, bag: Ragged) -> Tensor:
         """float32 of [R * K]; 0 without history, or for an item without values. `bag`: the values of every row."""
         assert column.cardinality is not None
         bag_N = self._bags_N[column.name]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -12,14 +14,14 @@ from falconet.batch import Batch, Feature, Ragged
 from falconet.columns import tensor_type
 from falconet.errors import DataError, SchemaError
 from falconet.etl.online import Online
+from falconet.etl.rejoin import joined_table, without_joins
 from falconet.etl.workflow import FittedWorkflow
 from falconet.models.closed_form import SEEN
 from falconet.schema import Column, Schema, Tag
 from falconet.serve.events import Id
 from falconet.serve.request import Value
-from falconet.serve.tables import People
-
-_STRANGER = 2  # the first out-of-vocabulary code (docs/contracts.md)
+from falconet.serve.said import as_values
+from falconet.serve.tables import UNKNOWN, People
 
 
 class RequestFeatures:
@@ -42,6 +44,7 @@ class RequestFeatures:
         reads_all: bool = False,
     ) -> None:
         self.schema, self._people, self._user, self.length = schema, people, user, length
+        self._codes = item.cardinality or 2**63  # those from there on are of items that no model knows
         self.reads_all = reads_all
         context = schema.select(Tag.CONTEXT)
         sequences = schema.select(Tag.SEQUENCE).columns
@@ -51,7 +54,15 @@ class RequestFeatures:
         for name in (*self._own.names, *(c.name for c in sequences)):
             if name not in people.features.features:
                 raise SchemaError(f"the models need the user column `{name}`, users.parquet has none of that name")
-        self._profile = workflow.prune(outputs=self._own.names).online() if len(self._own) else None
+        side = workflow.prune(outputs=self._own.names) if len(self._own) else None
+        self._profile = None if side is None else side.online()
+        self._known = None if side is None else joined_table(side, user)
+        self._given: Online | None = None
+        if side is not None and self._known is not None:
+            try:
+                self._given = without_joins(side, user).online()
+            except SchemaError:  # a table's column and one of the moment have one name: which would be meant?
+                self._known = None
         self._context = workflow.prune(outputs=context.names).online() if len(context) else None
         self._context_schema = context
 
@@ -77,25 +88,32 @@ class RequestFeatures:
         history: Sequence[int],
         context: Mapping[str, Value],
         seen: Sequence[int] | None = None,
+        profile: Mapping[str, Any] | None = None,
     ) -> Batch:
         """One row. `person`: the row of users.parquet, None for a stranger; `history`: item codes, oldest first.
 
-        `seen`: the codes of everything the person met, where that is more than the history.
+        `seen`: the codes of everything the person met, where that is more than the history. `profile`: what was said of
+        the person, in place of what training knew.
         """
         features: dict[str, Feature] = {}
-        if person is not None:
-            known = self._people.features.features
-            features |= {name: known[name][person : person + 1] for name in self._own.names}
-            features |= {c.name: known[c.name][person : person + 1] for c in self._others}
+        history = [code for code in history if code < self._codes]
+        if profile and self._given is not None:
+            features |= self._as_said(self._given, user_id, profile)
+        elif person is not None:
+            theirs = self._people.features.features
+            features |= {name: theirs[name][person : person + 1] for name in self._own.names}
         else:
             features |= self._stranger(user_id)
-            features |= {c.name: _row(c, []) for c in self._others}
+        for c in self._others:
+            lists = self._people.features.features[c.name]
+            features[c.name] = _row(c, []) if person is None else lists[person : person + 1]
         if self._context is not None:
             features |= self._moment(self._context, context)
         features |= {name: _row(self.schema[name], list(history[-self.length :])) for name in self._histories}
         chosen = {name: features[name] for name in self.schema.names}
         if self.reads_all:
-            chosen[SEEN] = Ragged.of([list(history if seen is None else seen)], dtype=torch.int64)
+            met = history if seen is None else [code for code in seen if code < self._codes]
+            chosen[SEEN] = Ragged.of([list(met)], dtype=torch.int64)
         return Batch(chosen, {}, 1, 1)
 
     def _moment(self, online: Online, context: Mapping[str, Value]) -> dict[str, Feature]:
@@ -115,6 +133,32 @@ class RequestFeatures:
                 raise DataError(f"`context` {raw} makes `{name}` infinite", hint="values as in the training data")
         return rows
 
+    @property
+    def columns(self) -> dict[str, pl.DataType]:
+        """What may be said of a user, and of which type it is; empty where no model reads any of it."""
+        return {} if self._known is None else {n: t for n, t in self._known.schema.items() if n != self._user}
+
+    def _as_said(self, online: Online, user_id: Id | None, profile: Mapping[str, Any]) -> dict[str, Feature]:
+        """The person's columns, where what is said of them stands in place of what training knew."""
+        assert self._known is not None
+        row = self._known_rows.get(user_id, {})
+        said = {
+            name: as_values([value], self.columns[name])[0] for name, value in profile.items() if name in self.columns
+        }
+        said = {name: value.to_list() if isinstance(value, pl.Series) else value for name, value in said.items()}
+        fits = user_id is not None and isinstance(user_id, int) == self._people.ids.are_numbers
+        raw = {**dict.fromkeys(online.input_columns), **row, **said, self._user: user_id if fits else None}
+        values = online(raw)
+        if not fits and self._user in self._own:
+            values = {**values, self._user: UNKNOWN}
+        return {c.name: _row(c, values[c.name]) for c in self._own}
+
+    @cached_property
+    def _known_rows(self) -> dict[Any, dict[str, Any]]:
+        """What training knew of users, by their raw ids."""
+        assert self._known is not None
+        return {row.pop(self._user): row for row in self._known.to_dicts()}
+
     def _stranger(self, user_id: Id | None) -> dict[str, Feature]:
         if self._profile is None:
             return {}
@@ -122,7 +166,7 @@ class RequestFeatures:
         raw = {name: user_id if fits and name == self._user else None for name in self._profile.input_columns}
         values = self._profile(raw)
         if not fits and self._user in self._own:
-            values = {**values, self._user: _STRANGER}  # nobody at all, or an id that this data cannot have
+            values = {**values, self._user: UNKNOWN}  # nobody at all, or an id that this data cannot have
         return {c.name: _row(c, values[c.name]) for c in self._own}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from falconet.serve.engine import Engine
 from falconet.serve.events import HIDE, Event, Id, Who, check_id
@@ -24,6 +25,12 @@ class Past:
         """The person of a request, with the id as the training data has it."""
         who = Who.of(user_id, session_id)
         return replace(who, id=self._people.ids.normal(who.id)) if who is not None and who.kind == "user" else who
+
+    def profile(self, who: Who | None) -> dict[str, Any] | None:
+        """What was said of a user, where models read any of it."""
+        if self._store is None or who is None or who.kind != "user" or not self._features.columns:
+            return None
+        return self._store.get_user(who.id)
 
     def row(self, who: Who | None) -> int | None:
         """The row of a person known to training."""

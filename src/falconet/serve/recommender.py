@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 import pyarrow as pa
 import torch
@@ -23,9 +25,11 @@ from falconet.serve.closer import look_closer
 from falconet.serve.engine import Answer, Place, Query
 from falconet.serve.events import Event, Id, Outcome, Who
 from falconet.serve.filters import Filters
+from falconet.serve.grown import GrownBundle
 from falconet.serve.outage import Outage
 from falconet.serve.past import Past
 from falconet.serve.request import Asked, Request
+from falconet.serve.said import check_said
 from falconet.serve.samples import Sample, sample_people, spread
 from falconet.serve.scenarios import Scenarios, Variant
 from falconet.serve.stages import Stages
@@ -33,6 +37,28 @@ from falconet.serve.store import Impression, Page, Store
 from falconet.serve.users_file import UsersFile
 
 _VERBS = {"like": "liked", "rating": "rated", "click": "looked at"}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _as_of_now(method: Callable[Concatenate[Recommender, P], R]) -> Callable[Concatenate[Recommender, P], R]:
+    """The same method of a recommender that knows what the store says of items."""
+
+    @wraps(method)
+    def call(self: Recommender, *args: P.args, **named: P.kwargs) -> R:
+        return method(self._now(), *args, **named)
+
+    return call
+
+
+@dataclass(frozen=True)
+class PutItem:
+    """What came of a change of an item. `known`: answers can have it; else `why` they cannot before a refresh."""
+
+    item_id: Id
+    known: bool
+    why: str | None
 
 
 class Recommender:
@@ -51,15 +77,31 @@ class Recommender:
         """`stages`: bounds the time that an answer takes. Raises DataError for a boost of a scenario that does not fit
         the catalogue.
         """
-        self.bundle, self.store, self.scenarios = bundle, store, scenarios or Scenarios()
-        self._engine, self._catalogue, self._people = bundle.engine, bundle.engine.catalogue, bundle.engine.people
-        self._past, self._training = Past(bundle.engine, store), Past(bundle.engine, None)
+        self.store, self.scenarios = store, scenarios or Scenarios()
         self.stages, self._outage = stages, Outage(() if store is None else store.outages)
-        self._changes = None if store is None else ItemChanges(store, self._catalogue)
-        self._filters = Filters(self._catalogue.columns)
+        self._grown = None if store is None else GrownBundle(bundle, store)
+        self._settle(bundle)
         self._samples = sample_people(self._people, self._catalogue)
         for variant in (variant for scenario in self.scenarios.scenario for variant in scenario.variants):
             self._boosts(variant.apply(Request()))
+
+    def _settle(self, bundle: Bundle) -> None:
+        """Answer from a bundle."""
+        self.bundle, self._latest = bundle, self
+        self._engine, self._catalogue, self._people = bundle.engine, bundle.engine.catalogue, bundle.engine.people
+        self._past, self._training = Past(bundle.engine, self.store), Past(bundle.engine, None)
+        self._changes = None if self.store is None else ItemChanges(self.store, self._catalogue)
+        self._filters = Filters(self._catalogue.columns)
+
+    def _now(self) -> Recommender:
+        """This recommender with what the store says of items: another where something was said since."""
+        bundle = None if self._grown is None else self._outage.attempt(self._grown.now)
+        if bundle is not None and bundle is not self._latest.bundle:
+            latest = copy.copy(self)
+            latest._grown = None
+            latest._settle(bundle)
+            self._latest = latest if bundle is not self.bundle else self
+        return self._latest
 
     @classmethod
     def load(
@@ -79,6 +121,7 @@ class Recommender:
             torch.set_num_threads(threads)
         return cls(load_bundle(path), store, scenarios)
 
+    @_as_of_now
     def recommend(self, user_id: Id | None = None, **asked: Unpack[Asked]) -> Recommendation:
         """The best k items for a user, a visitor's session, or whoever met the items of a history.
 
@@ -133,6 +176,7 @@ class Recommender:
             store.log_impressions([seen])
         return True
 
+    @_as_of_now
     def next(self, recommendation_id: str, k: int | None = None) -> Recommendation:
         """The next page of an answer: k more items that none of its pages has shown, under the same id.
 
@@ -153,6 +197,7 @@ class Recommender:
             if store.extend_page(recommendation_id, len(page.shown), items):  # else another page came between
                 return replace(answer.said, recommendation_id=recommendation_id, variant=variant)
 
+    @_as_of_now
     def rank(self, item_ids: Collection[Id], user_id: Id | None = None, **asked: Unpack[Asked]) -> Recommendation:
         """The given items, those that may be shown, in the order that suits a person, with their scores."""
         if asked.get("scenario") is not None:
@@ -160,18 +205,21 @@ class Recommender:
         every: Asked = {**asked, "exclude_seen": False, "k": max(len(item_ids), 1), "include_ids": item_ids}
         return self._answer(Request(user_id=user_id, **every), shown=()).said
 
+    @_as_of_now
     def preview(self, user_id: Id | None = None, **asked: Unpack[Asked]) -> Recommendation:
         """What `recommend` would answer, but for scenarios; it has no next pages, and nobody counts it as shown."""
         if asked.get("scenario") is not None:
             raise ConfigError("`scenario` is of lists that are shown", hint="`recommend` takes it")
         return self._answer(Request(user_id=user_id, **asked), shown=()).said
 
+    @_as_of_now
     def closer(self, item_id: Id, user_id: Id | None = None, **asked: Unpack[Asked]) -> Closer:
         """Why an item is where it is in the answer to a request. Raises DataError for an item that is not known."""
         row = self._row(item_id)
         request = Request(user_id=user_id, **asked)
         return look_closer(self._engine, self._query(request, self._known(request), ()), row)
 
+    @_as_of_now
     def recommend_users(
         self,
         users: str | Path,
@@ -211,6 +259,7 @@ class Recommender:
         known = self._samples[0].user_id if self._samples else None
         self.rank(self._catalogue.ids.values[:1], known)
 
+    @_as_of_now
     def count(self, filter: str, parameters: Mapping[str, Any] | None = None) -> int:
         """How many items a filter holds for. Raises DataError, saying where it is wrong."""
         return int(self._filters.mask(filter, parameters).sum())
@@ -244,6 +293,7 @@ class Recommender:
             user_id=known.who.id if known.who is not None and known.who.kind == "user" else None,
             history=[code for code, _ in known.met],
             seen=known.everything,
+            profile=known.profile,
             exclude=known.exclude | self._past.codes(shown, "shown"),
             allowed=self._allowed(request),
             context=request.context,
@@ -272,7 +322,7 @@ class Recommender:
         if self._changes is not None:
             exclude |= self._changes.known() if away else self._changes.gone()
         everything = past.everything(who, request.history, hidden)
-        return _Known(who, past.row(who), met, everything, exclude, away)
+        return _Known(who, past.row(who), met, everything, exclude, past.profile(who), away)
 
     def _allowed(self, request: Request) -> Tensor | None:
         """Which rows of the catalogue may appear; None for all."""
@@ -304,9 +354,52 @@ class Recommender:
         """Store events; the next `recommend` of their people sees them. An outcome for each, in order."""
         return self._store("events").add_events([self._past.normal(event) for event in events])
 
-    def put_item(self, item_id: Id, *, hidden: bool = False, expires: int | None = None) -> None:
-        """Say whether an item may be recommended, and until when (µs since 1970); every process knows it at once."""
-        self._store("items").put_item(self._catalogue.ids.normal(item_id), hidden=hidden, expires=expires)
+    def put_item(
+        self,
+        item_id: Id,
+        *,
+        hidden: bool = False,
+        expires: int | None = None,
+        features: Mapping[str, Any] | None = None,
+    ) -> PutItem:
+        """Say whether an item may be recommended, until when (µs since 1970), and what it is like.
+
+        `features`: `title` and attributes by their names, in place of the bundle's; None leaves what was said before,
+        `{}` takes it back. Every process knows it at once. An item that the bundle does not know can be recommended
+        where its retrievers read features, else after the next refresh: the answer says so. Raises ColumnNotFoundError
+        and DataError for features that items do not have.
+        """
+        store = self._store("items")
+        if features is not None:
+            columns = self._items_said_of().columns
+            features = check_said(features, columns, field="features", what="an item of this bundle")
+        item = self._catalogue.ids.normal(item_id)
+        store.put_item(item, features=features, hidden=hidden, expires=expires)
+        known = self._now()._catalogue.ids.row(item) is not None
+        return PutItem(item, known, None if known else self._items_said_of().why_unknown(item))
+
+    def hide_item(self, item_id: Id) -> None:
+        """Never recommend an item, until it is put again; what was said of it stays."""
+        self._store("items").hide_item(self._catalogue.ids.normal(item_id))
+
+    def put_user(self, user_id: Id, profile: Mapping[str, Any]) -> None:
+        """Say what is known of a user: raw values by column of the users' table, in place of what training knew.
+
+        What was said before is forgotten. Every process knows it at once. Raises ColumnNotFoundError and DataError for
+        values that users do not have, ConfigError where no model of the bundle reads any.
+        """
+        columns = self._engine.features.columns
+        if not columns:
+            raise ConfigError(
+                "no model of this bundle reads anything of users but what they did",
+                hint="`[data] users` of a recipe names a table of users",
+            )
+        profile = check_said(profile, columns, field="profile", what="a user of this bundle")
+        self._store("profiles").put_user(self._people.ids.normal(user_id), profile)
+
+    def _items_said_of(self) -> GrownBundle:
+        assert self._grown is not None
+        return self._grown
 
     def forget(self, user_id: Id | None = None, session_id: Id | None = None) -> int:
         """Delete all that the store has of a person; how many events there were. The bundle keeps what it learned."""
@@ -315,6 +408,7 @@ class Recommender:
             raise ConfigError("nobody to forget", hint="a `user_id` or a `session_id`")
         return self._store("people").forget(who)
 
+    @_as_of_now
     def similar(self, item_id: Id, k: int = 10) -> list[SimilarItem]:
         """The k items nearest to one, nearest first. Raises DataError for an item the catalogue does not have."""
         row = self._row(item_id)
@@ -331,10 +425,12 @@ class Recommender:
             raise DataError(f"no item {item_id!r} in the catalogue", hint="`search_items` finds items by title")
         return row
 
+    @_as_of_now
     def search_items(self, text: str = "", limit: int = 20) -> list[Item]:
         """Items whose title contains the text, the best known first."""
         return [Item(*self._shown(row)) for row in self._catalogue.search(text, limit)]
 
+    @_as_of_now
     def start_items(self, k: int = 12) -> list[Item]:
         """Well-known items as unlike each other as possible, for a new visitor to choose from."""
         pool = [self._catalogue.row_of_code(code) for code in self._engine.popular[:120]]
@@ -350,6 +446,7 @@ class Recommender:
         found = [value for value in self._people.ids.values if str(value).startswith(text)]
         return sorted(found, key=lambda value: (len(str(value)), str(value)))[:limit]
 
+    @_as_of_now
     def describe(self) -> dict[str, Any]:
         """What answers here: the bundle, its models, the data they learned from. Plain values."""
         extra = self.bundle.manifest.extra
@@ -401,7 +498,8 @@ class Recommender:
         return items
 
     def _popular_reason(self, place: Place) -> str:
-        return f"Popular with {self._catalogue.counts[place.row]:,} people"
+        people = self._catalogue.counts[place.row]
+        return f"Popular with {people:,} people" if people else "New"
 
 
 @dataclass(frozen=True)
@@ -413,6 +511,7 @@ class _Known:
     met: list[tuple[int, str]]
     everything: list[int] | None
     exclude: frozenset[int]
+    profile: dict[str, Any] | None
     away: bool
 
 

@@ -6,6 +6,7 @@ Numbers become the tensors that the loader gives in training (columns.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from falconet.io.footer import data_files, read_schema
 from falconet.schema import Schema, Tag
 from falconet.serve.events import Id
 
+UNKNOWN = 2  # the first out-of-vocabulary code (docs/contracts.md)
 SHOW = "show_"  # columns of items.parquet that people see start with this
 
 
@@ -62,15 +64,27 @@ class Catalogue:
     """items.parquet: one row per item, by ascending code."""
 
     def __init__(self, path: str | Path, item: str) -> None:
-        self.table, self.schema = read_table(path)
+        self._fill(*read_table(path), item, f"`{path}`")
+
+    @classmethod
+    def of(cls, table: pa.Table, schema: Schema, item: str, *, known: int) -> Catalogue:
+        """The same of a table in memory. Items whose codes are `known` or above are unknown to all models."""
+        made = cls.__new__(cls)
+        made._fill(table, schema, item, "the table of items")
+        features = {**made.features.features, item: made.codes.masked_fill(made.codes >= known, UNKNOWN)}
+        made.features = replace(made.features, features=features)
+        return made
+
+    def _fill(self, table: pa.Table, schema: Schema, item: str, where: str) -> None:
+        self.table, self.schema = table, schema
         self.features_schema = Schema(tuple(c for c in self.schema if c.tags))
-        self.features = Batch.of(read_columns(self.table, self.features_schema, where=f"`{path}`"))
+        self.features = Batch.of(read_columns(self.table, self.features_schema, where=where))
         codes = self.features.features[item]
         assert isinstance(codes, Tensor)
         self.codes = codes.to(torch.int64)
         if bool((self.codes[1:] <= self.codes[:-1]).any()):
             raise ArtifactError(
-                f"`{path}` does not have one row per code of `{item}`, ascending",
+                f"{where} does not have one row per code of `{item}`, ascending",
                 hint="items without a code of their own (out of vocabulary) have no place in the catalogue",
             )
         self.ids = Ids(self.table.column("item_id"))

@@ -33,6 +33,7 @@ from falconet.serve.http.bodies import (
     ReloadIn,
     SimilarOut,
     Text,
+    UserIn,
 )
 from falconet.serve.http.guard import Guard, Log
 from falconet.serve.http.page import add_page
@@ -188,14 +189,18 @@ def _add_admin(app: FastAPI, serving: Serving, token: str | None) -> None:
 
     @app.put("/v1/items/{item_id:path}", dependencies=only)
     def put_item(item_id: ItemId, request: ItemIn) -> Response:
-        """Say whether an item may be recommended, and until when. The next answer of any process knows it."""
-        serving.recommender.put_item(item_id, hidden=request.hidden, expires=request.expires)
-        return answer({"item_id": item_id, "hidden": request.hidden, "expires": request.expires})
+        """Say what an item is like, whether it may be recommended, and until when. All processes know it at once.
+
+        `known`: answers can have it; where they cannot before the next refresh, `why` says so.
+        """
+        put = serving.recommender.put_item(item_id, **request.model_dump())
+        said = {"hidden": request.hidden, "expires": request.expires}
+        return answer({"item_id": item_id, **said, "known": put.known, "why": put.why})
 
     @app.delete("/v1/items/{item_id:path}", dependencies=only)
     def hide_item(item_id: ItemId) -> Response:
-        """Never recommend an item, until it is put again."""
-        serving.recommender.put_item(item_id, hidden=True)
+        """Never recommend an item, until it is put again. What was said of it stays."""
+        serving.recommender.hide_item(item_id)
         return answer({"item_id": item_id, "hidden": True, "expires": None})
 
     @app.post("/v1/admin/reload", dependencies=only)
@@ -206,6 +211,12 @@ def _add_admin(app: FastAPI, serving: Serving, token: str | None) -> None:
         except ArtifactError as error:
             return error_reply(409, error, [{"field": "bundle", "message": str(error.args[0])}])
         return answer({"bundle": after, "before": before})
+
+    @app.put("/v1/users/{user_id:path}", dependencies=only)
+    def put_user(user_id: ItemId, request: UserIn) -> Response:
+        """Say what is known of a user, in place of what was said before. The next answer of any process knows it."""
+        serving.recommender.put_user(user_id, request.profile)
+        return answer({"user_id": user_id, "profile": request.profile})
 
     @app.delete("/v1/users/{user_id:path}", dependencies=only)
     def forget_user(user_id: ItemId) -> Response:

@@ -17,6 +17,7 @@ MAX_EVENTS = 1000
 MAX_HISTORY = 1000
 MAX_FILTER = 10_000  # ids in `exclude_ids` or `include_ids`
 MAX_TEXT = 200  # characters of a search
+MAX_COLUMNS = 200  # of an item or a user of whom something is said
 MAX_REQUESTS = 100  # of a batch
 
 
@@ -47,6 +48,9 @@ Value = Annotated[
     PlainValidator(_value),
     WithJsonSchema({"type": ["number", "string", "boolean", "null"]}),
 ]
+
+
+Said = Value | list[Value]
 
 
 class AskIn(BaseModel):
@@ -134,11 +138,31 @@ class FilterIn(BaseModel):
 
 
 class ItemIn(BaseModel):
-    """Whether an item may be recommended, and until when, in microseconds since 1970, UTC."""
+    """What an item is like, whether it may be recommended, and until when, in microseconds since 1970, UTC."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"features": {"title": "A new film (2026)", "genres": ["Drama"], "year": 2026}},
+                {"hidden": True},
+            ]
+        },
+    )
     hidden: bool = False
     expires: int | None = Field(default=None, ge=0, lt=2**63)
+    features: dict[str, Said] | None = Field(
+        default=None,
+        max_length=MAX_COLUMNS,
+        description="title and attributes by name; null leaves what was said before, {} takes it back",
+    )
+
+
+class UserIn(BaseModel):
+    """What is known of a user: values by column of the users' table."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"profile": {"age": 31}}]})
+    profile: dict[str, Said] = Field(max_length=MAX_COLUMNS)
 
 
 class ReloadIn(BaseModel):

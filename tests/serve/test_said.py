@@ -1,0 +1,227 @@
+"""Items and users that change while a bundle is served: new ones, other titles, columns and features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from falconet.errors import ColumnNotFoundError, ConfigError, DataError
+from falconet.recipe.config import recipe_of
+from falconet.recipe.run import run
+from falconet.serve.bundle import load_bundle
+from falconet.serve.events import Event
+from falconet.serve.recommender import Recommender
+from falconet.serve.said import as_values, check_said
+from falconet.serve.stores.sqlite import SqliteStore
+from serving_world import World
+
+ITEMS, USERS = 40, 30
+TRAIN = {"epochs": 3, "precision": "float32", "learning_rate": 0.05}
+
+
+def make_shop(folder: Path, model: str) -> Path:
+    """A bundle: people of one of two towns click on things of one of two kinds."""
+    clicks = [(u, 2 * ((u + 3 * j) % 20) + u % 2, u + 100 * j) for u in range(USERS) for j in range(8)]
+    kinds = [["tea", "coffee"][i % 2] for i in range(ITEMS)]
+    folder.mkdir()
+    pl.DataFrame(clicks, schema=["u", "i", "t"], orient="row").write_parquet(folder / "clicks.parquet")
+    things = pl.DataFrame(
+        {"i": range(ITEMS), "name": [f"thing {i}" for i in range(ITEMS)], "kinds": [[k] for k in kinds]}
+    )
+    things.with_columns(price=pl.col("i") * 1.5).write_parquet(folder / "things.parquet")
+    towns = pl.DataFrame({"u": range(USERS), "town": ["Bern", "Chur"] * (USERS // 2), "age": [20] * USERS})
+    towns.write_parquet(folder / "users.parquet")
+    files = {name: str(folder / f"{file}.parquet") for name, file in (("path", "clicks"), ("items", "things"))}
+    trained = {} if model == "EASE" else {"batch_size": 64, "config": {"dim": 8}, "train": TRAIN}
+    recipe = recipe_of(
+        {
+            "format": 1,
+            "data": {"reader": "files", **files, "users": str(folder / "users.parquet")},
+            "split": {"kind": "leave_last"},
+            "columns": {
+                "user": "u",
+                "item": "i",
+                "time": "t",
+                "rating": "",
+                "title": "name",
+                "user_features": ["town", "age"],
+            },
+            "retriever": {"model": model, **trained},
+            "ranker": {"config": {"hidden": [4], "columns": ["*_standing", "town", "price"]}, "train": {"epochs": 1}},
+            "bundle": {"candidates": 40},
+        }
+    )
+    run(recipe, folder / "work")
+    return folder / "work/bundle"
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_shop(tmp_path_factory.mktemp("shop") / "towers", "TwoTower")
+
+
+@pytest.fixture
+def both(shop: Path, store: SqliteStore) -> Iterator[tuple[Recommender, Recommender]]:
+    """Two processes' recommenders with one store."""
+    bundle = load_bundle(shop)
+    return Recommender(bundle, store), Recommender(bundle, store)
+
+
+def ids(recommender: Recommender, *who: int, **asked: Any) -> list[int | str]:
+    return [item.item_id for item in recommender.recommend(*who, k=60, **asked).items]
+
+
+def test_a_new_item_is_found_by_its_features_in_every_process(
+    both: tuple[Recommender, Recommender], shop: Path, store: SqliteStore
+) -> None:
+    one, other = both
+    before = ids(other, 4)
+    put = one.put_item(900, features={"title": "green tea", "kinds": ["tea"], "price": 9.0})
+    assert (put.known, put.why) == (True, None)
+    assert one.put_item(901, features={"kinds": ["coffee"]}).known
+    after = other.recommend(4, k=60)
+    found = {item.item_id: item for item in after.items}
+    assert set(found) == {*before, 900, 901}
+    assert (found[900].title, found[900].attributes) == ("green tea", {"kinds": ["tea"], "price": 9.0})
+    assert (found[901].title, found[901].attributes) == ("901", {"kinds": ["coffee"], "price": None})
+    assert len({item.retriever_score for item in after.items}) == len(after.items)  # features count: no two are alike
+    assert [item.item_id for item in other.search_items("GREEN")] == [900]
+    assert other.count("price == 9") == 2  # thing 6 costs as much
+    assert ids(other, filter="title == 'green tea'") == [900]  # of a stranger too
+    restarted = Recommender(load_bundle(shop), store)
+    assert restarted.recommend(4, k=60).items == after.items
+
+
+def test_known_items_keep_their_scores_where_nothing_is_said_of_them(both: tuple[Recommender, Recommender]) -> None:
+    one, other = both
+    before = {item.item_id: item.retriever_score for item in one.recommend(5, k=60).items}
+    one.put_item(900, features={"kinds": ["tea"]})
+    one.put_item(3, features={"title": "another name"})
+    after = {item.item_id: item.retriever_score for item in other.recommend(5, k=60).items}
+    assert {item: after[item] for item in before} == before
+
+
+def test_what_is_said_of_a_known_item_holds_at_once_and_can_be_taken_back(
+    both: tuple[Recommender, Recommender],
+) -> None:
+    one, other = both
+    item = one.recommend(5, k=1).items[0].item_id
+    (was,) = one.recommend(5, k=1, include_ids=[item]).items
+    one.put_item(item, features={"title": "renamed", "price": 1e4, "kinds": ["tea"]})
+    (now,) = other.recommend(5, k=1, include_ids=[item]).items
+    assert (now.title, now.attributes) == ("renamed", {"kinds": ["tea"], "price": 1e4})
+    assert now.retriever_score != was.retriever_score
+    assert (other.count("price > 9000"), one.count("price > 9000")) == (1, 1)
+    one.put_item(item, hidden=True)
+    assert item not in ids(other, 5)
+    one.put_item(item)
+    assert other.recommend(5, k=1, include_ids=[item]).items[0].title == "renamed"
+    one.hide_item(item)
+    one.put_item(item, features={})
+    (again,) = other.recommend(5, k=1, include_ids=[item]).items
+    assert (again.title, again.score) == (was.title, was.score)
+
+
+def test_what_somebody_did_with_a_new_item_counts(both: tuple[Recommender, Recommender]) -> None:
+    one, other = both
+    one.put_item(900, features={"title": "green tea", "kinds": ["tea"]})
+    one.add_events([Event(event_id="a", user_id=4, item_id=900, type="like")])
+    after = other.recommend(4, k=60)
+    assert 900 not in [item.item_id for item in after.items]
+    assert after.history[-1].title == "green tea"
+    visitor = other.recommend(history=[900], k=5)
+    assert visitor.items[0].reason == "Because you chose green tea"
+    assert other.similar(900, 3)[0].attributes["kinds"] == ["tea"]
+    one.put_item(900, hidden=True)
+    assert 900 not in ids(other, 6)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"titel": "x"}, r"(?s)`features`: an item of this bundle has no column `titel`.*did you mean `title`"),
+        ({"price": "x"}, r"(?s)`features\.price` is 'x'.*a number, or null"),
+        ({"price": True}, r"`features\.price` is True"),
+        ({"kinds": "tea"}, r"(?s)`features\.kinds` is 'tea'.*a list, each of it a text, or null"),
+        ({"kinds": [1]}, r"`features\.kinds` is \[1\]"),
+        ({"title": "x" * 100_001}, r"`features` has more than 100,000 characters"),
+    ],
+)
+def test_wrong_features_are_refused_with_their_names(
+    both: tuple[Recommender, Recommender], store: SqliteStore, features: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        both[0].put_item(3, features=features)
+    assert store.change_number() == 0
+
+
+def test_an_item_that_cannot_be_found_is_said_to_be_unknown(
+    both: tuple[Recommender, Recommender], world: World, tmp_path: Path, store: SqliteStore
+) -> None:
+    assert both[0].put_item(900).why == "nothing is said of it: with `features` it can be found"
+    bundle = load_bundle(make_shop(tmp_path / "ease", "EASE"))
+    ease = Recommender(bundle, store)
+    put = ease.put_item(901, features={"kinds": ["tea"], "title": "late"})
+    assert (put.known, put.why) == (False, "the index of `retriever` (EASE) holds the items of its training alone")
+    assert 901 not in ids(ease, 4)
+    ease.put_item(3, features={"title": "renamed"})
+    assert [item.item_id for item in ease.search_items("renamed")] == [3]
+    strange = Recommender(load_bundle(world.bundle), store)
+    why = strange.put_item(902, features={"genres": ["Drama"]}).why
+    assert why == "`retriever` (TwoTower) knows items by their ids alone"
+
+
+def test_a_profile_stands_in_place_of_what_training_knew(both: tuple[Recommender, Recommender], shop: Path) -> None:
+    one, other = both
+    engine = one.bundle.engine
+    row = engine.people.row(4)
+    known = engine.features.batch(row, 4, [], {}).features
+    same = engine.features.batch(row, 4, [], {}, profile={"town": "Bern"}).features
+    moved = engine.features.batch(row, 4, [], {}, profile={"town": "Chur"}).features
+    for name in engine.features.schema.names:
+        if name != "history":
+            assert same[name].tolist() == known[name].tolist(), name  # type: ignore[union-attr]
+    assert moved["town"].tolist() == engine.features.batch(engine.people.row(5), 5, [], {}).features["town"].tolist()  # type: ignore[union-attr]
+    before = {item.item_id: item.score for item in other.recommend(4, k=60).items}
+    one.put_user(4, {"town": "Chur", "age": 77})
+    after = {item.item_id: item.score for item in other.recommend(4, k=60).items}
+    assert set(after) == set(before)
+    assert after != before
+    assert {i.item_id: i.score for i in Recommender(load_bundle(shop), one.store).recommend(4, k=60).items} == after
+    one.forget(4)
+    assert {item.item_id: item.score for item in other.recommend(4, k=60).items} == before
+
+
+def test_somebody_new_is_known_by_a_profile(both: tuple[Recommender, Recommender]) -> None:
+    one, other = both
+    one.put_user(5000, {"town": "Chur"})
+    features = one.bundle.engine.features
+    named = features.batch(None, 5000, [], {}, profile={"town": "Chur"}).features["town"]
+    assert named.tolist() != features.batch(None, 5000, [], {}).features["town"].tolist()  # type: ignore[union-attr]
+    assert other.recommend(5000, history=[1, 3], k=5).items
+    with pytest.raises(ColumnNotFoundError, match=r"(?s)`profile`: a user of this bundle has no column `twon`.*`town`"):
+        one.put_user(5000, {"twon": "Bern"})
+    with pytest.raises(DataError, match=r"`profile\.age` is 'old'"):
+        one.put_user(5000, {"age": "old"})
+
+
+def test_without_columns_of_users_there_is_nothing_to_say(recommender: Recommender) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)no model of this bundle reads anything of users.*`\[data\] users`"):
+        recommender.put_user(1, {"age": 3})
+
+
+def test_dates_are_said_as_text() -> None:
+    columns = {"day": pl.Date(), "at": pl.Datetime("ms", "UTC"), "new": pl.Boolean(), "n": pl.Int8()}
+    said = check_said(
+        {"day": "2024-05-31", "at": "2024-05-31T17:45:00+02:00", "new": True}, columns, field="f", what="it"
+    )
+    assert [str(as_values([value], columns[name])[0]) for name, value in said.items()] == [
+        "2024-05-31", "2024-05-31 15:45:00+00:00", "True"
+    ]  # fmt: skip
+    for wrong in ({"day": "31.5.2024"}, {"new": 1}, {"n": 300}, {"n": 1.0}):
+        with pytest.raises(DataError, match=r"`f\.\w+` is"):
+            check_said(wrong, columns, field="f", what="it")

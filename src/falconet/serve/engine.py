@@ -39,7 +39,6 @@ class Query:
     history: Sequence[int] = ()
     seen: Sequence[int] | None = None  # everything the person met, where models read more than the history
     profile: Mapping[str, Any] | None = None  # what was said of the person, by column
-    profile: Mapping[str, Any] | None = None  # what was said of the person, by column
     exclude: frozenset[int] = frozenset()
     allowed: Tensor | None = None  # bool [items], in the catalogue's order; None: all
     context: Mapping[str, Value] = field(default_factory=dict)
@@ -132,11 +131,6 @@ class Engine:
         """The person's row, and the candidates of a query."""
         user = self._user(query)
         return user, self._retrieve(user, query)
-
-    def _user(self, query: Query) -> Batch:
-        """The row of the person."""
-        known = (query.person, query.user_id, query.history, query.context, query.seen, query.profile)
-        return self.features.batch(*known)
 
     def _user(self, query: Query) -> Batch:
         """The row of the person."""

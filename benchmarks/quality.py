@@ -4,10 +4,11 @@
                                                       [--work FOLDER] [--table] [--quick] [--json]
 
 `user-ratio`: a random fifth of each user's ratings is the test, another one for every seed. `leave-last-out`: each
-user's last rating, ties in time in file order; seeds are those of the training alone. Lists are made from the full
-catalogue without what a user has in training, every test rating is relevant, films that training does not know stay in
-the denominators. Settings: quality.toml. With `--validation` the training part of split 0 is split once more, which is
-how they were chosen.
+user's last rating, ties in time in file order; seeds are those of the training alone. `cold-items`: all ratings of a
+tenth of the films, another one for every seed, in lists of films that training has no rating of. Lists otherwise are
+made from the full catalogue without what a user has in training, every test rating is relevant, films that training
+does not know stay in the denominators. Settings: quality.toml. With `--validation` the training part of split 0 is
+split once more, which is how they were chosen.
 
 Every model is a process of its own with one thread. Results are appended to WORK/results.jsonl: what was killed goes on
 where it stopped. implicit and LensKit are installed under WORK/neighbours (neighbours.py pins them); where that fails,
@@ -34,7 +35,7 @@ from falconet.progress import set_quiet
 from falconet.recipe.config import recipe_of
 from falconet.recipe.run import run as run_recipe
 
-PROTOCOLS = ("user-ratio", "leave-last-out")
+PROTOCOLS = ("user-ratio", "leave-last-out", "cold-items")
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
 AGAIN = 1000  # added to the seed of a split that is made of a training part
 FLOORS = {"EASE": 0.37, "TwoTower": 0.32, "ItemKNN": 0.27, "MultVAE": 0.26, "YouTubeDNN": 0.24}
@@ -80,6 +81,7 @@ def run_all(data: Path, work: Path, protocol: str, chosen: list[dict[str, Any]],
                 "features": str(features),
                 "seed": seed,
                 "entry": entry,
+                "untrained": protocol == "cold-items",
                 "folder": str(folder),
                 "python": str(python),
             }
@@ -146,7 +148,7 @@ def short(value: float) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--protocol", choices=PROTOCOLS, action="append", help="both, if none is named")
+    parser.add_argument("--protocol", choices=PROTOCOLS, action="append", help="all, if none is named")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
     parser.add_argument("--models", nargs="+", help="names in quality.toml")
     parser.add_argument("--validation", action="store_true", help="on the validation part")

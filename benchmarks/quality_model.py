@@ -2,8 +2,9 @@
 
     python benchmarks/quality_model.py JOB.json
 
-A job is {"features": folder, "seed", "entry": one of quality.toml, "python": that of the neighbours, or null, "folder":
-for what is passed to them}. The last line is what came out: figures, the values of every user, what it took.
+A job is {"features": folder, "seed", "entry": one of quality.toml, "untrained": whether lists are of untrained items
+alone, "python": that of the neighbours, or null, "folder": for what is passed to them}. The last line is what came out:
+figures, the values of every user, what it took.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """What a job's model comes to."""
     features, entry = Path(job["features"]), job["entry"]
     items, everybody = read_items(features / "items"), read_users(features / "users")
+    listed = items.untrained() if job["untrained"] else items
     users = everybody.take(torch.nonzero(everybody.relevant.lengths + everybody.unknown).flatten())
     if "neighbour" in entry:
         codes, found = theirs(job, features, users)
@@ -103,7 +105,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         start, cpu = time.perf_counter(), time.process_time()
         model = trained(entry, features, items, job["seed"])
         found = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
-        codes = lists(model, users, items)
+        codes = lists(model, users, listed)
         found["peak_mb"] = peak_mb()
         if isinstance(model, EASE) and job["seed"] == 0:
             found["from_numpy"] = from_numpy(model, features)
@@ -112,7 +114,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     shown = len(torch.unique(codes[codes >= 0]))
     return {
         **{name: round(float(values[name].mean()), 6) for name in METRICS},
-        "coverage@10": round(shown / len(items.codes), 6),
+        "coverage@10": round(shown / len(listed.codes), 6),
         "per_user": {name: [round(x, 5) for x in values[name].tolist()] for name in METRICS},
         **found,
     }

@@ -118,7 +118,7 @@ def test_a_report_says_what_was_measured_on_what(tastes: Path, report: dict[str,
     assert report["data"] == {"users": 60, "items": 40, "train": 480, "test": 240, "unknown": 0, "sha256": sha}
     assert report["protocol"] == {
         "name": None, "split": "random", "k": 10, "relevant": "every test row", "map_by": "all", "recall_by": "all",
-        "seen_removed": True, "users": 60,
+        "items": "all", "seen_removed": True, "users": 60,
     }  # fmt: skip
     assert list(report["models"]) == ["Popular", "EASE", "retriever", "two_stage"]
     assert set(report["models"]["retriever"]["ranking"]["ndcg@5"]) == {"value", "low", "high"}

@@ -23,6 +23,7 @@ from falconet.models import (
     RecVAE,
     Retriever,
     SASRec,
+    TwoTower,
     YouTubeDNN,
     closed_form,
 )
@@ -436,3 +437,47 @@ def test_a_missing_history_is_named() -> None:
 def test_settings_out_of_range_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+class TestTwoTowerOfUnknownItems:
+    """Items that training has no row of are known by their other columns alone; so are some of its rows' items."""
+
+    @staticmethod
+    def model(share: float) -> TwoTower:
+        torch.manual_seed(0)
+        model = TwoTower.from_schema(EXAMPLE, TwoTower.Config(dim=8, unknown_items=share))
+        counts = torch.arange(N, dtype=torch.float32)
+        counts[:FIRST] = 0
+        counts[[5, 9]] = 0
+        model.set_counts(counts)
+        return model
+
+    def test_untrained_items_of_equal_columns_have_one_vector_and_others_their_own(self) -> None:
+        codes, genres = torch.tensor([5, 9, 6, FIRST - 1]), Ragged.of([[3, 4]] * 4)
+        batch = Batch.of({"item": codes, "genres": genres, "year": torch.full((4,), 0.5)})
+        with torch.inference_mode():
+            knows, ignores = (self.model(share).eval().item(batch) for share in (0.5, 0.0))
+        assert torch.equal(knows[0], knows[1])
+        assert torch.equal(knows[0], knows[3])  # that of the unknown code
+        assert not torch.allclose(knows[0], knows[2])
+        assert torch.equal(knows[2], ignores[2])  # in evaluation nothing else is hidden
+        assert not torch.allclose(ignores[0], ignores[1])
+
+    def test_a_share_of_the_training_rows_teaches_the_unknown_item(self) -> None:
+        batch = Batch.of({**example_batch(rows=2000).features, "item": torch.full((2000,), 7)})
+        model = self.model(0.3).train()
+        weight = model.item_tower.tables.weight("item")
+        model.item(batch)[:, 0].sum().backward()  # type: ignore[no-untyped-call]
+        assert weight.grad is not None
+        times = weight.grad[:, 0]
+        assert 480 < float(times[FIRST - 1]) < 720  # 600 and six standard deviations
+        assert float(times[FIRST - 1] + times[7]) == 2000
+
+    def test_settings_that_do_not_fit(self) -> None:
+        with pytest.raises(ConfigError, match=r"TwoTower unknown_items=1\.0\n\nhint: from 0 to below 1"):
+            TwoTower.Config(unknown_items=1.0)
+        items = EXAMPLE.without([c.name for c in EXAMPLE.select("item") if "id" not in c.tags])
+        with pytest.raises(
+            SchemaError, match="nothing to tell unknown items by: no column tagged `item` beside `item`"
+        ):
+            TwoTower.from_schema(items, TwoTower.Config(unknown_items=0.1))

@@ -119,6 +119,32 @@ def test_cold_users_are_known_by_their_first_five_rows(folder: Path, tmp_path: P
     assert table["relevant"].list.len().sum() + table["relevant_unknown"].sum() == len(found["test"])
 
 
+def test_cold_items_are_in_no_training_row_but_in_the_catalogue(folder: Path, tmp_path: Path) -> None:
+    films = [*range(1, 41), 99, 500, 501]  # nobody took the last two
+    kinds = pl.DataFrame({"movieId": films, "kind": [f"k{film % 3}" for film in films]})
+    kinds.write_csv(tmp_path / "items.csv", separator="\t")
+    overrides = [f"data.items={tmp_path / 'items.csv'}", "split.held_out=0.3", "columns.item_features=['kind']"]
+    found = parts("cold-items", folder, tmp_path / "work", *overrides)
+    train, test = (Counter(row[1] for row in found[name]) for name in ("train", "test"))
+    assert train + test == Counter(row[1] for row in ROWS)
+    assert not set(train) & set(test)
+    taken = len(train) + len(test)
+    assert len(test) == round(0.3 * taken)
+    items = pl.read_parquet(tmp_path / "work/features/items/*.parquet")
+    assert dict(items.select("item_id", "count").rows()) == {film: train[film] for film in films}
+    assert items["movieId"].to_list() == list(range(3, 3 + len(films)))  # the most frequent ones have the first codes
+    assert items["item_id"].to_list() == sorted(films, key=lambda film: (-train[film], film))
+    assert items["kind"].min() >= 3  # features of the untrained are those of the table
+    users = pl.read_parquet(tmp_path / "work/features/users/*.parquet")
+    assert users["relevant"].list.len().sum() == sum(row[0] in of_users(found["train"]) for row in found["test"])
+    assert users["relevant_unknown"].sum() == 0
+
+
+def test_untrained_items_need_a_table_of_items(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)`prepare.untrained_items` without a table of items.*`data.items`"):
+        parts("cold-items", folder, tmp_path)
+
+
 def test_strangers_without_times_are_known_by_the_first_rows_of_the_file(folder: Path, tmp_path: Path) -> None:
     without = ["split.held_out=0.3", "columns.time=''", "prepare.history='others'"]
     prepare(protocol_recipe("cold-users", folder, without), tmp_path, step="step")
@@ -239,11 +265,53 @@ def test_cold_users_are_evaluated_by_what_a_table_says_of_them(known: int, tmp_p
     assert {tuple(one["seen"]) for one in report["segments"]["users"].values() if one["users"]} == {(known, known)}
 
 
+def test_cold_items_are_found_by_their_features_alone(tmp_path: Path) -> None:
+    """Two tastes, which a column of items names: of items that nobody took so far, people get those of their taste."""
+    rows = [(u, 1 + u % 2 * 30 + (u * 7 + n * 11) % 30, 100 * u + n) for u in range(1, 81) for n in range(12)]
+    pl.DataFrame(rows, schema=["who", "what", "at"], orient="row").write_csv(tmp_path / "rows.csv")
+    films = [(film, "ab"[film > 30], f"film {film}") for film in range(1, 61)]
+    pl.DataFrame(films, schema=["what", "side", "title"], orient="row").write_csv(tmp_path / "items.csv")
+    towers = {"model": "TwoTower", "batch_size": 64, "train": {"epochs": 8}}
+    plan = recipe_of(
+        {
+            "format": 1,
+            "protocol": "cold-items",
+            "data": {"path": str(tmp_path / "rows.csv"), "reader": "files", "items": str(tmp_path / "items.csv")},
+            "split": {"held_out": 0.2},
+            "columns": {"user": "who", "item": "what", "time": "at", "rating": "", "item_features": ["side"]},
+            "evaluate": {"k": 3, "metrics": ["ndcg@3"]},
+            "compare": [{**towers, "name": "features", "config": {"unknown_items": 0.5}}],
+        }
+    )
+    report = compare(plan, tmp_path / "work")
+    value = {name: model["ranking"]["ndcg@3"]["value"] for name, model in report["models"].items()}
+    assert value["features"] > 1.5 * max(value["Popular"], value["EASE"])
+    assert report["protocol"]["items"] == "untrained"
+    sizes = {name: one["items"] for name, one in report["segments"]["items"].items()}
+    assert sizes == {"head": 0, "mid": 0, "tail": 12, "cold": 12}
+    assert report["data"] | {"sha256": ""} == {
+        "users": 80, "items": 60, "train": len(rows) - report["data"]["test"], "test": report["data"]["test"],
+        "unknown": 0, "sha256": "",
+    }  # fmt: skip
+    untrained = {f"film {film}" for film in pl.read_parquet(tmp_path / "work/split/test/*.parquet")["what"].unique()}
+    for person in report["examples"]:
+        assert {one["title"] for shown in person["lists"].values() for one in shown} <= untrained
+        assert not untrained & set(person["last"])
+    assert "of which those compete that training has no row of" in (tmp_path / "work/report.html").read_text()
+
+
+def test_untrained_items_are_asked_for_where_there_are_none(folder: Path, tmp_path: Path) -> None:
+    plan = protocol_recipe("user-ratio", folder, ["evaluate.items=untrained", "compare=[]"])
+    with pytest.raises(DataError, match=r"(?s)no item that training has no row of.*`prepare.untrained_items = true`"):
+        compare(plan, tmp_path)
+
+
 def test_the_models_of_every_protocol_are_there(folder: Path) -> None:
     for name in PROTOCOLS:
         recipe = protocol_recipe(name, folder)
         last = "IALS" if recipe.split.kind == "users" else "BPR"
-        assert [one.name for one in recipe.compare] == ["ItemKNN", "SAR", last]
+        wanted = ["TwoTower"] if name == "cold-items" else ["ItemKNN", "SAR", last]
+        assert [one.name for one in recipe.compare] == wanted
 
 
 def recipe(**tables: Any) -> Recipe:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ Named = Mapping[str, Retriever | Recommends] | Iterable[tuple[str, Retriever | R
 class EvaluationConfig:
     """What is measured. `k`: length of the lists; `ks`: other lengths; `map_by`, `recall_by`: what those divide by.
 
+    `items`: what lists are made of, the whole catalogue or those of its items that training has no row of.
     `split`, `protocol` and `published` (the figures of others, to stand beside ours) are said in the report.
     """
 
@@ -46,6 +47,7 @@ class EvaluationConfig:
     ks: tuple[int, ...] = ()
     map_by: Divisor = "all"
     recall_by: Divisor = "all"
+    items: Literal["all", "untrained"] = "all"
     split: str = "random"
     protocol: str | None = None
     published: Mapping[str, Any] = field(default_factory=dict)
@@ -76,12 +78,13 @@ def evaluate(
     """
     config = config or EvaluationConfig()
     features = Path(features)
-    items, everybody = read_items(features / "items"), read_users(features / "users")
+    catalogue, everybody = read_items(features / "items"), read_users(features / "users")
+    items = _listed(catalogue, config)
     table = tested_table(features)
     users, tested = _tested(table)
     asked = users.take(tested)
     judge = _judge(asked, items, config)
-    examples = Examples(features / "items", table, users, tested, items, config.k)
+    examples = Examples(features / "items", table, users, tested, catalogue, config.k)
     judged: dict[str, Judged] = {}
     left_out: dict[str, str] = {}
 
@@ -108,7 +111,7 @@ def evaluate(
         "format": FORMAT,
         "data": {
             "users": len(everybody),
-            "items": items.features.rows,
+            "items": catalogue.features.rows,
             "train": sum(group.rows for group in row_groups(features / "train")),
             "test": sum(group.rows for group in row_groups(features / "test")),
             "unknown": int(users.unknown.sum()),
@@ -121,6 +124,7 @@ def evaluate(
             "relevant": "every test row",
             "map_by": config.map_by,
             "recall_by": config.recall_by,
+            "items": config.items,
             "seen_removed": True,
             "users": len(tested),
         },
@@ -145,7 +149,7 @@ def figure(
     value.
     """
     features = Path(features)
-    items, (users, tested) = read_items(features / "items"), _tested(tested_table(features))
+    items, (users, tested) = _listed(read_items(features / "items"), config), _tested(tested_table(features))
     shows = Retrieval(model, items) if isinstance(model, Retriever) else model
     figures = _judge(users.take(tested), items, config).judge(shows, name).figures
     known = {**figures["lists"], **{key: one["value"] for key, one in figures["ranking"].items()}}
@@ -154,6 +158,17 @@ def figure(
     if known[metric] is None:
         raise DataError(f"`{metric}` of `{name}` has no value here", hint="another metric")
     return float(known[metric])
+
+
+def _listed(catalogue: Items, config: EvaluationConfig) -> Items:
+    """What lists are made of. Raises DataError for a catalogue of which training knows everything."""
+    items = catalogue if config.items == "all" else catalogue.untrained()
+    if not len(items.codes):
+        raise DataError(
+            "the catalogue has no item that training has no row of, so there are none to list",
+            hint='`prepare.untrained_items = true`, and `split.kind = "items"`, which holds some out',
+        )
+    return items
 
 
 def _tested(table: Path) -> tuple[Users, Tensor]:

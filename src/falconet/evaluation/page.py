@@ -153,7 +153,7 @@ def _items(report: Report) -> str:
     k = report["protocol"]["k"]
     segments = {name: one for name, one in report["segments"]["items"].items() if one["items"]}
     told = [
-        f"{name}<br><small>{one['items']:,} items, {one['train']:.0%} of training</small>"
+        f"{name}<br><small>{one['items']:,} items, {one['train'] or 0:.0%} of training</small>"
         for name, one in segments.items()
     ]
     return _heat(
@@ -259,10 +259,12 @@ def _title(title: object) -> str:
 
 def _facts(report: Report) -> str:
     data, protocol = report["data"], report["protocol"]
+    untrained = protocol.get("items") == "untrained"
     told = {
         "split": protocol["split"],
         "users": f"{data['users']:,} in training, {protocol['users']:,} tested",
-        "items": f"{data['items']:,}, all of which compete",
+        "items": f"{data['items']:,}, "
+        + ("of which those compete that training has no row of" if untrained else "all of which compete"),
         "rows": f"{data['train']:,} in training, {data['test']:,} in the test, {data['unknown']:,} of items that "
         "training does not know and nobody can find",
         "relevant": protocol["relevant"],

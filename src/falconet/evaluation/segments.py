@@ -79,9 +79,10 @@ def _user_segments(seen: npt.NDArray[np.int64]) -> dict[str, Flags]:
 def _item_segments(items: Items) -> dict[str, Tensor]:
     order = torch.sort(items.counts, descending=True, stable=True).indices
     counts = items.counts[order]
-    before, whole = counts.cumsum(0) - counts, max(int(counts.sum()), 1)
-    third = torch.empty_like(order)
-    third[order] = (before * 3 // whole).clamp(max=2)
+    before, whole = counts.cumsum(0) - counts, int(counts.sum())
+    third = torch.full_like(order, 2)  # where nobody took anything, there is no head
+    if whole:
+        third[order] = (before * 3 // whole).clamp(max=2)
     cardinality = int(items.codes.max()) + 1 if len(items.codes) else 0
 
     def of(here: Tensor) -> Tensor:

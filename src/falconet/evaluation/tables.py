@@ -39,6 +39,12 @@ class Items:
         counts[self.codes] = self.counts
         return counts
 
+    def untrained(self) -> Items:
+        """Those without an interaction in training."""
+        rows = torch.nonzero(self.counts == 0).flatten()
+        features = {n: x.take(rows) if isinstance(x, Ragged) else x[rows] for n, x in self.features.features.items()}
+        return Items(self.schema, Batch(features, {}, len(rows), len(rows)), self.codes[rows], self.counts[rows])
+
     def with_counts(self, counts: Tensor) -> Items:
         """The catalogue as it was when every code had occurred `counts` [cardinality] times."""
         of_items = counts[self.codes].long()

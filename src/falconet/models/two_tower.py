@@ -5,7 +5,7 @@ Shapes: B rows, D width of the vectors, C continuous columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -28,12 +28,15 @@ class TwoTower(Retriever):
     one has seen than as something to be found), plus the embeddings of the other user and context columns. The item's
     vector is its own embedding plus those of its other columns, lists as means. The last dimension is the item's bias:
     a learned one plus a learned multiple of its log popularity.
+
+    With `unknown_items` an item that training has no row of is the unknown one and what its other columns say.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config:
         dim: int = 64  # width of the vectors, the bias included, hence of the index
         history_dropout: float = 0.3  # share of a history that a training row does not see
+        unknown_items: float = 0.0  # share of the training rows whose item is known by its other columns alone
         user_id: bool = False  # an embedding per user: for large data, and useless to new users
         normalize: bool = False  # unit vectors, the bias apart
         temperature: float = 1.0  # divides the product; around 0.1 for unit vectors
@@ -44,6 +47,8 @@ class TwoTower(Retriever):
                 raise ConfigError(f"TwoTower dim={self.dim}", hint="at least 2: the last dimension is the bias")
             if not 0 <= self.history_dropout < 1:
                 raise ConfigError(f"TwoTower history_dropout={self.history_dropout}", hint="from 0 to below 1")
+            if not 0 <= self.unknown_items < 1:
+                raise ConfigError(f"TwoTower unknown_items={self.unknown_items}", hint="from 0 to below 1")
             if self.temperature <= 0:
                 raise ConfigError(f"TwoTower temperature={self.temperature}", hint="above 0")
             if self.objective.negatives != "batch":
@@ -60,6 +65,11 @@ class TwoTower(Retriever):
         if not config.user_id:
             users = users.without(users.select(Tag.ID).names)
         items = _side(schema, Tag.ITEM)
+        if config.unknown_items and len(items) == 1:
+            raise SchemaError(
+                f"TwoTower has nothing to tell unknown items by: no column tagged `item` beside `{items.names[0]}`",
+                hint="a table of items with columns such as genres, or `unknown_items` = 0",
+            )
         if not len(users):
             raise SchemaError(
                 "TwoTower has nothing to tell users by: no column tagged `user` or `context` beside the id",
@@ -82,13 +92,26 @@ class TwoTower(Retriever):
         return torch.cat([user_BD, torch.ones_like(user_BD[:, :1])], dim=1)
 
     def item(self, batch: Batch) -> Tensor:
-        item_BD = self.item_tower(batch)
-        bias_B = item_BD[:, -1] + self.popularity * self.counts[self.item_codes(batch)].log1p()
+        codes_B = self._shown(self.item_codes(batch))
+        item_BD = self.item_tower(replace(batch, features={**batch.features, self.item_column.name: codes_B}))
+        bias_B = item_BD[:, -1] + self.popularity * self.counts[codes_B].log1p()
         return torch.cat([self._scaled(item_BD[:, :-1]), bias_B[:, None]], dim=1)
 
     def loss(self, batch: Batch) -> Tensor:
         """How each row's item stands out among the items of the global batch."""
         return self.objective.in_batch(self.user(batch), self.item(batch), self.item_codes(batch), self.counts)
+
+    def _shown(self, codes_B: Tensor) -> Tensor:
+        """The codes that the tower sees: the unknown one's for what training has no row of, and in training at random.
+
+        The counts of reserved codes are 0, so a hidden item's popularity is too.
+        """
+        if not self.config.unknown_items:
+            return codes_B
+        hidden_B = self.counts[codes_B] == 0
+        if self.training:
+            hidden_B = hidden_B | (torch.rand(codes_B.shape, device=codes_B.device) < self.config.unknown_items)
+        return codes_B.masked_fill(hidden_B, self.item_column.first_code - 1)
 
     def _scaled(self, vectors_BD: Tensor) -> Tensor:
         return F.normalize(vectors_BD, dim=1) if self.config.normalize else vectors_BD

@@ -60,13 +60,13 @@ class SplitConfig:
     """What is kept for the test. `random` keeps `ratio` of each user's rows for training, `leave_last` all but one.
 
     `stratified` keeps `ratio` of each item's rows, `users` everything of most users, and of those that are held out
-    `ratio` of the rows is what is known of them, or the first `known` ones.
+    `ratio` of the rows is what is known of them, or the first `known` ones. `items` keeps everything of most items.
     """
 
-    kind: Literal["random", "leave_last", "time", "stratified", "users"] = "random"
+    kind: Literal["random", "leave_last", "time", "stratified", "users", "items"] = "random"
     ratio: float = 0.8
     seed: int = 0
-    held_out: float = 0.1  # users: share of the users
+    held_out: float = 0.1  # users, items: share of them
     known: int | None = None  # users: rows of a held-out user, the first ones in time, that are known; None: by `ratio`
     min_rating: float | None = None  # rows of lower ratings are left out
     min_items: int = 1  # users of fewer rows are left out
@@ -75,7 +75,7 @@ class SplitConfig:
         if not 0 < self.ratio < 1:
             raise ConfigError(f"`split.ratio` is {self.ratio}", hint="a share between 0 and 1, like 0.8")
         if not 0 < self.held_out < 1:
-            raise ConfigError(f"`split.held_out` is {self.held_out}", hint="a share of the users, like 0.1")
+            raise ConfigError(f"`split.held_out` is {self.held_out}", hint="a share of the users or items, like 0.1")
         if self.known is not None and (self.known < 0 or self.kind != "users"):
             raise ConfigError(
                 f"`split.known` is {self.known}, `split.kind` is `{self.kind}`",
@@ -136,6 +136,7 @@ class PrepareConfig:
     positive: float = 3.0  # the target `rating` is whether the rating is above this
     history: Literal["earlier", "others", "none"] = "earlier"
     max_items: int = 50  # length of a history
+    untrained_items: bool = False  # items of the table that training has no row of are in the catalogue too
     features: tuple[FeatureConfig, ...] = ()
 
     def __post_init__(self) -> None:
@@ -207,12 +208,16 @@ class CompareConfig(StageConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """`k`: length of the lists that are judged; metrics at other lengths are computed where `metrics` names them."""
+    """`k`: length of the lists that are judged; metrics at other lengths are computed where `metrics` names them.
+
+    `items`: what lists are made of, the whole catalogue or those of its items that training has no row of.
+    """
 
     k: int = 10
     metrics: tuple[str, ...] = ("recall@10", "ndcg@10")  # which the table shows
     map_by: Literal["all", "min_k"] = "all"
     recall_by: Literal["all", "min_k"] = "all"
+    items: Literal["all", "untrained"] = "all"
 
     def __post_init__(self) -> None:
         if self.k < 1:

@@ -26,7 +26,7 @@ from falconet.recipe.config import ColumnsConfig, FeatureConfig, PrepareConfig, 
 from falconet.recipe.names import ROW
 from falconet.recipe.source import RawData, read_data
 from falconet.recipe.split import KNOWN, split_rows
-from falconet.recipe.tables import write_items, write_strangers, write_users
+from falconet.recipe.tables import count_rows, others_of, write_items, write_strangers, write_users
 from falconet.schema import Tag
 
 
@@ -82,14 +82,17 @@ def plan(
     prepare: PrepareConfig,
     *,
     users: pl.DataFrame | None = None,
+    catalogue: pl.DataFrame | None = None,
     ties_by_row: bool = False,
 ) -> Workflow:
     """The operator graph: ids, the columns of items and users, the history, and the target.
 
+    `catalogue`: the ids of items that have a code, in the order of the codes; without it, those that are fitted.
     `ties_by_row`: what a user did earlier at the same time is history too, as a split by place in the file needs it.
     """
     user = [columns.user] >> ops.Categorify() >> ops.AddTags(tags=("user", "id"))
-    item = [columns.item] >> ops.Categorify() >> ops.AddTags(tags=("item", "id"))
+    vocabs = None if catalogue is None else {columns.item: catalogue}
+    item = [columns.item] >> ops.Categorify(vocabs=vocabs) >> ops.AddTags(tags=("item", "id"))
     outputs: Node = user + item
     tables = [table.columns for table in (items, users) if table is not None]
     for name in dict.fromkeys(n for feature in prepare.features for n in feature.columns):
@@ -151,6 +154,21 @@ def _side(
     return whole >> ops.AddTags(tags=(tag,))
 
 
+def catalogue_of(train: Dataset, items: pl.DataFrame | None, columns: ColumnsConfig) -> pl.DataFrame:
+    """The ids of all items of the rows, the most frequent first, then those of the table that they lack.
+
+    Raises ConfigError without a table of items.
+    """
+    if items is None:
+        raise ConfigError(
+            "`prepare.untrained_items` without a table of items",
+            hint="name it in `data.items`: nothing else says which items there are, and what they are like",
+        )
+    counts = count_rows(train, columns.item).drop_nulls().sort("count", columns.item, descending=[True, False])
+    ids = counts.select(columns.item)
+    return pl.concat([ids, others_of(items, counts, columns.item)])
+
+
 def _check_features(fitted: FittedWorkflow, prepare: PrepareConfig) -> None:
     """Refuse columns that no model could read."""
     for name in (n for feature in prepare.features for n in feature.columns):
@@ -185,7 +203,8 @@ def prepare(recipe: Recipe, work: Path, *, step: str, again: Path | None = None)
     split_rows(raw.interactions, columns, recipe.split, split, where=recipe.data.path)
     train = Dataset(split / "train")
     leave_last = recipe.split.kind == "leave_last"
-    graph = plan(raw.items, columns, recipe.prepare, users=raw.users, ties_by_row=leave_last)
+    catalogue = catalogue_of(train, raw.items, columns) if recipe.prepare.untrained_items else None
+    graph = plan(raw.items, columns, recipe.prepare, users=raw.users, catalogue=catalogue, ties_by_row=leave_last)
     fitted = graph.fit(train)
     _check_features(fitted, recipe.prepare)
     fitted.save(work / "workflow", overwrite=True)
@@ -209,7 +228,8 @@ def write_features(
             shuffle = Shuffle.FULL if name == "train" else Shuffle.NONE
             rows = fitted.transform(parts[name], out_of_fold=True)
             rows.to_parquet(draft.path / name, shuffle=shuffle, seed=recipe.seed)
-        write_items(fitted, parts["train"], raw.items, raw.columns, draft.path / "items")
+        untrained = recipe.prepare.untrained_items
+        write_items(fitted, parts["train"], raw.items, raw.columns, draft.path / "items", untrained=untrained)
         if KNOWN in parts:
             write_users(fitted, parts["train"], None, raw.columns, draft.path / "users")
             held_out = draft.path / "held_out"

@@ -55,6 +55,18 @@ _BPR = {
         "precision": "float32",
     },
 }
+_OF_FEATURES = {
+    "model": "TwoTower",
+    "batch_size": 512,
+    "config": {"unknown_items": 0.5},
+    "train": {
+        "epochs": 8,
+        "optimizer": "adamw",
+        "learning_rate": 0.003,
+        "schedule": "linear",
+        "precision": "float32",
+    },
+}
 
 
 def _rows(names: str, rows: Mapping[str, tuple[float, ...]]) -> dict[str, dict[str, float]]:
@@ -110,6 +122,16 @@ PROTOCOLS: Mapping[str, Protocol] = {
         fixed={"split": {"kind": "users", "known": 5}},
         start=_EARLIER,
         models=_OF_STRANGERS,
+    ),
+    "cold-items": Protocol(
+        about="a tenth of the items is held out; the test is who took which of them, in lists of untrained items alone",
+        fixed={
+            "split": {"kind": "items"},
+            "prepare": {"untrained_items": True},
+            "evaluate": {"items": "untrained"},
+        },
+        start=_OTHERS,
+        models=(_OF_FEATURES,),
     ),
     "vae": Protocol(
         about="ratings from 4, users with five or more; whole users are held out, a fifth of their rows is the test",

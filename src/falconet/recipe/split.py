@@ -21,6 +21,7 @@ KNOWN = "known"
 
 _EMPTY = {
     "leave_last": 'a user\'s only row is for training: `split.kind = "time"` suits users of one row each',
+    "items": "at least two items are needed, and users who took both a held-out one and another",
     "users": "at least two users are needed, and the held-out ones need more rows than `split.known`: another "
     '`split.kind`, such as "leave_last", holds out rows instead',
 }
@@ -35,6 +36,8 @@ def split_rows(data: Dataset, columns: ColumnsConfig, config: SplitConfig, out: 
     data = _kept(data, columns, config)
     if config.kind == "users":
         _hold_out_users(data, columns, config, out)
+    elif config.kind == "items":
+        _hold_out_items(data, columns, config, out)
     else:
         write_split(
             data,
@@ -77,19 +80,38 @@ def _kept(data: Dataset, columns: ColumnsConfig, config: SplitConfig) -> Dataset
 def _hold_out_users(data: Dataset, columns: ColumnsConfig, config: SplitConfig, out: Path) -> None:
     """Some users' rows go to `known` and `test`, all others' to `train`; which users, the seed and their ids say."""
     rows = data.scan(row_numbers=True)
-    user = pl.col(columns.user)
-    users = rows.select(user.unique().sort()).collect()
-    number = min(max(round(len(users) * config.held_out), 1), len(users) - 1)
-    held = users.sort(hash_expr(user, config.seed), columns.user).head(number)
+    held = _held_out(rows, columns.user, config)
     theirs = _parted(rows.join(held.lazy(), on=columns.user, how="semi").sort(ROW), columns, config).collect()
     with write_artifact(out, "split", overwrite=True, extra={"seed": config.seed}) as draft:
         for name in ("train", KNOWN, "test"):
             (draft.path / name).mkdir()
-        others = rows.join(held.lazy(), on=columns.user, how="anti", maintain_order="left").rename({ROW: NUMBER})
-        others.sink_parquet(draft.path / "train/part-00000.parquet", compression="lz4", row_group_size=131_072)
+        _write(rows.join(held.lazy(), on=columns.user, how="anti", maintain_order="left"), draft.path / "train")
         for name, part in ((KNOWN, "train"), ("test", "test")):
-            chosen = theirs.filter(pl.col("split") == part).drop("split").rename({ROW: NUMBER}).sort(NUMBER)
-            chosen.write_parquet(draft.path / name / "part-00000.parquet", compression="lz4", row_group_size=131_072)
+            _write(theirs.lazy().filter(pl.col("split") == part).drop("split").sort(ROW), draft.path / name)
+
+
+def _hold_out_items(data: Dataset, columns: ColumnsConfig, config: SplitConfig, out: Path) -> None:
+    """Some items' rows go to `test`, all others' to `train`; which items, the seed and their ids say."""
+    rows = data.scan(row_numbers=True)
+    held = _held_out(rows, columns.item, config).lazy()
+    with write_artifact(out, "split", overwrite=True, extra={"seed": config.seed}) as draft:
+        for name in ("train", "test"):
+            (draft.path / name).mkdir()
+        _write(rows.join(held, on=columns.item, how="anti", maintain_order="left"), draft.path / "train")
+        _write(rows.join(held, on=columns.item, how="semi", maintain_order="left"), draft.path / "test")
+
+
+def _held_out(rows: pl.LazyFrame, name: str, config: SplitConfig) -> pl.DataFrame:
+    """The values of an id column that are held out: at least one, and not all."""
+    ids = rows.select(pl.col(name).unique().sort()).collect()
+    number = min(max(round(len(ids) * config.held_out), 1), len(ids) - 1)
+    return ids.sort(hash_expr(pl.col(name), config.seed), name).head(number)
+
+
+def _write(rows: pl.LazyFrame, folder: Path) -> None:
+    """Rows of known number as one file."""
+    path = folder / "part-00000.parquet"
+    rows.rename({ROW: NUMBER}).sink_parquet(path, compression="lz4", row_group_size=131_072)
 
 
 def _parted(rows: pl.LazyFrame, columns: ColumnsConfig, config: SplitConfig) -> pl.LazyFrame:

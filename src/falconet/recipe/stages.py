@@ -154,6 +154,7 @@ def evaluation_config(recipe: Recipe) -> EvaluationConfig:
         ks=recipe.evaluate.ks,
         map_by=recipe.evaluate.map_by,
         recall_by=recipe.evaluate.recall_by,
+        items=recipe.evaluate.items,
         split=recipe.split.kind,
         protocol=recipe.protocol,
         published={} if published is None else to_plain(published),

@@ -16,13 +16,22 @@ from falconet.schema import FOOTER_KEY, Column, Schema, Tag
 
 
 def write_items(
-    fitted: FittedWorkflow, train: Dataset, items: pl.DataFrame | None, columns: ColumnsConfig, out: str | Path
+    fitted: FittedWorkflow,
+    train: Dataset,
+    items: pl.DataFrame | None,
+    columns: ColumnsConfig,
+    out: str | Path,
+    *,
+    untrained: bool = False,
 ) -> None:
     """One row per item seen in training, by ascending code: code, raw id, title, attributes, features, counts.
 
-    `train`: raw rows; `items`: what is known of items, shown to people, whether it is a feature or not.
+    `train`: raw rows; `items`: what is known of items, shown to people, whether it is a feature or not. `untrained`:
+    those of them that training has no row of as well.
     """
-    counts = train.scan().group_by(columns.item).agg(pl.len().cast(pl.Int64).alias("count")).collect()
+    counts = count_rows(train, columns.item)
+    if untrained and items is not None:
+        counts = pl.concat([counts, others_of(items, counts, columns.item).with_columns(count=pl.lit(0, pl.Int64))])
     side = fitted.prune(tags=[Tag.ITEM], without=["history"])
     raw = counts.select(columns.item)
     features = side.transform(raw)
@@ -48,6 +57,16 @@ def write_items(
     plain = [_plain(frame, name) for name in ("item_id", *shown, "count")]
     schema = Schema((side.schema[columns.item], *plain, *(side.schema[n] for n in names), popularity))
     write_table(frame, schema, out)
+
+
+def count_rows(train: Dataset, item: str) -> pl.DataFrame:
+    """Every item of some raw rows, and its `count` of them."""
+    return train.scan().group_by(item).agg(pl.len().cast(pl.Int64).alias("count")).collect()
+
+
+def others_of(items: pl.DataFrame, counted: pl.DataFrame, item: str) -> pl.DataFrame:
+    """The ids of a table of items that are not among those counted, ascending."""
+    return items.select(item).drop_nulls().unique().join(counted, on=item, how="anti").sort(item)
 
 
 def write_users(

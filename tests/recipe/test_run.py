@@ -111,8 +111,52 @@ def test_a_second_run_skips_everything(recipe: Recipe, work: Path, said: Callabl
 
 def test_the_same_recipe_gives_the_same_bytes(recipe: Recipe, finished: Path, tmp_path: Path) -> None:
     run(recipe, tmp_path / "again")
-    for name in ("report.json", "runs/retriever/metrics.jsonl", "features/train/manifest.json"):
+    told = ("bundle/about/runs.json", "bundle/about/data.json", "bundle/manifest.json")
+    for name in ("report.json", "runs/retriever/metrics.jsonl", "features/train/manifest.json", *told):
         assert (tmp_path / "again" / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_the_bundle_tells_of_its_runs_and_its_data(finished: Path, recipe: Recipe) -> None:
+    runs, data, times = (
+        json.loads((finished / f"bundle/about/{name}.json").read_bytes()) for name in ("runs", "data", "times")
+    )
+    assert [run["name"] for run in runs["runs"]] == ["retriever", "ranker", "scout/retriever"]
+    retriever = runs["runs"][0]
+    lines = (finished / "runs/retriever/metrics.jsonl").read_text().splitlines()
+    assert retriever["epochs"] == [json.loads(line) for line in lines]
+    assert retriever["settings"]["train.epochs"] == len(lines)
+    assert runs["report"]["models"]["two_stage"]["users"].keys() >= {"low", "high"}
+    assert "examples" not in json.dumps(runs["report"])
+    assert (data["users"], data["interactions"]) == (150, sum(end[1] for end in _counts(finished)))
+    assert [table["name"] for table in data["tables"]] == ["interactions", "items"]
+    names = {column["name"] for column in data["tables"][0]["columns"]}
+    assert names == {"userId", "movieId", "genres", "year", "history", "rating"}
+    assert data["same_features"] == {"rows": 100, "columns": dict.fromkeys(("userId", "movieId", "genres", "year"), 0)}
+    assert set(times["runs"]["retriever"]["rows_per_s"]) == {str(n + 1) for n in range(len(lines))}
+    assert set(times["steps"]) == {str(s["id"]) for s in data["workflow"]["steps"] if s["rows"] is not None}
+    told = json.dumps([runs, data, times])
+    assert str(finished.parent) not in told
+    assert str(recipe.data.path) not in told
+
+
+def _counts(work: Path) -> list[tuple[int, int]]:
+    table = pq.read_table(work / "features/items/part-00000.parquet", columns=["movieId", "count"])
+    return list(zip(table.column("movieId").to_pylist(), table.column("count").to_pylist(), strict=True))
+
+
+def test_a_bundle_without_an_evaluation_gets_its_figures_once_there_is_one(
+    recipe: Recipe, work: Path, said: Callable[[], list[str]]
+) -> None:
+    report = work / "report.json"
+    kept = report.read_bytes()
+    report.unlink()
+    run(recipe, work, only="bundle")
+    assert json.loads((work / "bundle/about/runs.json").read_bytes())["report"] is None
+    report.write_bytes(kept)
+    said()
+    run(recipe, work)
+    assert said() == list(STEPS[:-1])
+    assert json.loads((work / "bundle/about/runs.json").read_bytes())["report"]["k"] == 10
 
 
 @pytest.mark.parametrize(

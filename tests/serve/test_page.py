@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,9 +131,14 @@ def test_why_an_item_is_there_is_told_by_key_and_closed_by_escape(page: Page) ->
     page.until("document.getElementById('why').open && !document.getElementById('why-near-part').hidden")
     assert page.one("#why-title").text.startswith(name)
     rows = [[cell.text for cell in row.find_elements(By.CSS_SELECTOR, "th, td")] for row in page.all("#why-scores tr")]
-    assert [rows[0][2], rows[-1][2]] == place.split(" → ")
+    assert [row[2].split(",")[0] for row in (rows[0], rows[-1])] == place.split(" → ")
+    assert re.fullmatch(r"\d+, top \d+ %", rows[0][2])
     assert rows[-1][1].endswith(" %")
     assert len(page.all("#why-near li")) == 6
+    assert 1 <= len(page.all("#why-met li")) <= 5
+    features = page.texts("#why-features th")
+    assert 1 <= len(features) <= 8
+    assert all(re.fullmatch(r"[+−]\d+\.\d", change) for change in page.texts("#why-features td:nth-of-type(2)"))
     command = page.one("#why-curl").text
     assert '"user_id":' in command
     assert command.startswith(f"curl {page.driver.current_url.rstrip('/')}/v1/recommend")

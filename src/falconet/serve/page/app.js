@@ -21,6 +21,7 @@ function go() {
   const name = location.hash.slice(1) || "try";
   if (!(name in PLACES) || name === place) return;
   PLACES[place]?.close?.();
+  byId("why").close();
   place = name;
   for (const link of document.querySelectorAll(".places a")) {
     const here = link.hash === `#${name}`;

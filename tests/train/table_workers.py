@@ -17,7 +17,8 @@ from falconet.nn.embedding import Tables
 from falconet.nn.loss import bce
 from falconet.schema import Tag
 from falconet.train.callbacks import Callback
-from falconet.train.exchange import Exchange, Layout, RowGradient
+from falconet.train.exchange import Exchange, Layout
+from falconet.train.gradients import RowGradient
 from falconet.train.runtime import Runtime
 from falconet.train.trainer import Trainer
 from train.workers import SCHEMA, CutOff, Rows, Wide, assert_equal_replicas, config, net, train, weights, wide_batch

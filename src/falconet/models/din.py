@@ -18,8 +18,8 @@ from falconet.errors import ConfigError, SchemaError
 from falconet.models.base import MODELS, feature
 from falconet.models.ranker import Ranker, at_least, some
 from falconet.nn.attention import CandidateAttention, flatten
-from falconet.nn.embedding import PADDING
 from falconet.nn.inputs import Inputs, module_key
+from falconet.nn.lookup import PADDING
 from falconet.nn.mlp import MLP
 from falconet.schema import Column, Schema, Tag
 

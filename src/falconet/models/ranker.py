@@ -11,8 +11,8 @@ from torch import Tensor
 from falconet.batch import Batch
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.models.base import Model
-from falconet.nn.embedding import Pooling
 from falconet.nn.loss import bce, mse
+from falconet.nn.pooling import Pooling
 from falconet.schema import Schema, Tag
 
 Loss = Literal["bce", "mse"]

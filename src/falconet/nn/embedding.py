@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -21,18 +21,21 @@ from torch import Tensor, nn
 from falconet.batch import Batch, Feature, Ragged
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.memory import as_size, machine_memory
+from falconet.nn.lookup import PADDING, check_range, distinct, filled, ids_of, rows_of
+from falconet.nn.pooling import Pooling, pool
+from falconet.nn.projection import Local, Projected, Visit, add_rows, project
 from falconet.schema import Column
 
-Pooling = Literal["mean", "sum"]
-PADDING = 0
-_DIRECT = 64  # a table of up to this many rows per id is cheaper to mark than the ids are to sort
-_FEW = 64  # lists of so few distinct values are pooled by a matrix product, whose way back needs no sorting
-_FILL = 1024
-_BLOCK = 1 << 18  # numbers that are read and rounded at once, so that they need not leave the processor's cache
 
+class Reader(Protocol):
+    """Gives the rows of a table that does not lie here as a weight of float32. `ids_U` are distinct and ascending, with
+    padding first."""
 
-Reader = Callable[[Tensor, Tensor], None]
-"""Writes the rows of distinct ids [U], ascending with padding first, to a tensor [U, D] on the device of the ids."""
+    def read(self, ids_U: Tensor, out_UD: Tensor) -> None:
+        """Write the rows of these ids to a tensor on their device."""
+
+    def visit(self, ids_U: Tensor) -> Visit:
+        """The rows of these ids, to be multiplied where they lie."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Tables(nn.Module):
             weight = torch.randn(rows, width) * init
             weight[PADDING] = 0
             self.weights[_key(table)] = nn.Parameter(weight)
-        self._collected: list[Touched] | None = None
+        self._collected: list[Touched | Projected] | None = None
         self._readers: dict[str, Reader] = {}
         self._on_host: set[str] = set()
         self._unseen = False
@@ -129,9 +132,9 @@ class Tables(nn.Module):
         return parameter
 
     @contextmanager
-    def collect(self) -> Iterator[list[Touched]]:
+    def collect(self) -> Iterator[list[Touched | Projected]]:
         """Within the block, look-ups read distinct rows as leaves and list them here; the weights get no gradient."""
-        touched: list[Touched] = []
+        touched: list[Touched | Projected] = []
         self._collected = touched
         try:
             yield touched
@@ -184,7 +187,7 @@ class Tables(nn.Module):
             rows_XD, places = self._read(group, features)
             for name in group:
                 weights_N = self._weights(batch, name, features[name])
-                found[name] = _pool(rows_XD, features[name], places[name], self._pooling[name], weights_N)
+                found[name] = pool(rows_XD, features[name], places[name], self._pooling[name], weights_N)
         return {name: found[name] for name in (self.columns if columns is None else columns)}
 
     def project(
@@ -201,7 +204,8 @@ class Tables(nn.Module):
         if given != linear.in_features:
             raise ConfigError(f"the linear layer takes {linear.in_features} inputs, the columns give {given}")
         parts = dict(zip([*names, ""], torch.split(linear.weight, [*widths, given - sum(widths)], dim=1), strict=True))
-        sums: list[Tensor] = []
+        sums = [] if extra is None else [F.linear(extra, parts[""]).float()]
+        products: list[tuple[Tensor, Tensor]] = []  # of distinct rows, and which of them belongs to each row
         for group in self._by_table(names):
             features = {name: _feature(batch, name) for name in group}
             # The choice must not depend on this process's share of the batch: all ranks build the same graph.
@@ -209,24 +213,48 @@ class Tables(nn.Module):
                 self._sizes[self.columns[group[0]].table][0] <= batch.global_rows
                 or not any(self.columns[name].is_list for name in group)
             )
-            dtype = _layer_type(linear.weight) if first and len(group) == 1 else torch.float32
-            rows_XD, places = self._read(group, features, dtype)
+            vectors_XD, places = self._products(group, features, parts) if first else self._unprojected(group, features)
             for name in group:
-                vectors_XD = F.linear(rows_XD, parts[name]).float() if first else rows_XD
+                feature = features[name]
+                if first and isinstance(feature, Tensor) and feature.dim() == 1:
+                    products.append((vectors_XD[name], places[name]))
+                    continue
                 weights_N = self._weights(batch, name, features[name])
-                pooled = _pool(vectors_XD, features[name], places[name], self._pooling[name], weights_N)
+                pooled = pool(vectors_XD[name].float(), feature, places[name], self._pooling[name], weights_N)
                 sums.append(pooled if first else F.linear(pooled, parts[name]).float())
-        if extra is not None:
-            sums.append(F.linear(extra, parts[""]).float())
-        total_RH = sums[0]
-        for part_RH in [*sums[1:], *([] if linear.bias is None else [linear.bias])]:
-            total_RH += part_RH
-        return total_RH
+        if linear.bias is not None:
+            sums.append(linear.bias.expand(batch.rows, -1))
+        elif not sums:
+            sums.append(linear.weight.new_zeros(batch.rows, linear.out_features))
+        total_RH = sum(sums[1:], start=sums[0]) if len(sums) > 1 else sums[0].clone()
+        return add_rows(total_RH, *zip(*products, strict=True)) if products else total_RH
+
+    def _unprojected(
+        self, group: Sequence[str], features: Mapping[str, Feature]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        rows_XD, places = self._read(group, features)
+        return dict.fromkeys(group, rows_XD), places
+
+    def _products(
+        self, group: Sequence[str], features: Mapping[str, Feature], parts: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The distinct rows of one table times the weights for each column, and the place among them of each id."""
+        table, dtype = self._column(group[0]).table, _layer_type(parts[group[0]])
+        height = len(parts[group[0]])
+        if self._collected is None or height * len(group) >= self._sizes[table][1] or _is_half(parts[group[0]]):
+            rows_XD, places = self._read(group, features, dtype if len(group) == 1 else torch.float32)
+            return {name: F.linear(rows_XD, parts[name]) for name in group}, places
+        ids_U, places = self._distinct(group, features)
+        reader = self._readers.get(table)
+        visit = Local(self._weight(table), ids_U) if reader is None else reader.visit(ids_U)
+        products_XH, made = project(table, visit, torch.cat([parts[name] for name in group]), dtype)
+        self._collected.append(made)
+        return dict(zip(group, torch.split(products_XH, height, dim=1), strict=True)), places
 
     def lookup(self, column: str, ids: Feature) -> Tensor:
         """The vectors of given ids, as if they stood in that column of a batch: [R, D]; lists are pooled."""
         rows_XD, places = self._read((column,), {column: ids})
-        return _pool(rows_XD, ids, places[column], self._pooling[column])
+        return pool(rows_XD, ids, places[column], self._pooling[column])
 
     def rows(self, column: str, ids: Tensor) -> Tensor:
         """The vectors of given ids one by one, not pooled: [*ids.shape, D]."""
@@ -241,24 +269,28 @@ class Tables(nn.Module):
         While it collects, the vectors are of type `dtype`.
         """
         table = self._column(group[0]).table
-        weight, cardinality = self._weight(table), self._sizes[table][0]
-        ids = {name: _ids(features[name]) for name in group}
+        weight = self._weight(table)
         if self._unseen:
-            return weight, ids
+            return weight, {name: ids_of(features[name]) for name in group}
+        ids_U, places = self._distinct(group, features)
+        if table not in self._readers and self._collected is None:
+            return F.embedding(ids_U.to(weight.device), weight, padding_idx=PADDING).to(ids_U.device), places
+        with torch.no_grad():
+            rows_UD = self._rows_of(table, ids_U, dtype)
+        if self._collected is not None:
+            rows_UD.requires_grad_(torch.is_grad_enabled())
+            self._collected.append(Touched(table, ids_U, rows_UD))
+        return rows_UD, places
+
+    def _distinct(self, group: Sequence[str], features: Mapping[str, Feature]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The distinct ids of one table, and for each column the place among them of each of its ids, flat."""
+        cardinality = self._sizes[self._column(group[0]).table][0]
+        ids = {name: ids_of(features[name]) for name in group}
         for name, ids_N in ids.items():
-            _check_range(name, ids_N, cardinality)
+            check_range(name, ids_N, cardinality)
         lengths = [len(x) for x in ids.values()]
         ids_U, place_N = distinct(torch.cat(list(ids.values())) if len(ids) > 1 else ids[group[0]], cardinality)
-        reader = self._readers.get(table)
-        if reader is None and self._collected is None:
-            rows_UD = F.embedding(ids_U.to(weight.device), weight, padding_idx=PADDING).to(ids_U.device)
-        else:
-            with torch.no_grad():
-                rows_UD = self._rows_of(table, ids_U, dtype)
-            if self._collected is not None:
-                rows_UD.requires_grad_(torch.is_grad_enabled())
-                self._collected.append(Touched(table, ids_U, rows_UD))
-        return rows_UD, dict(zip(group, torch.split(place_N, lengths), strict=True))
+        return ids_U, dict(zip(group, torch.split(place_N, lengths), strict=True))
 
     def _weights(self, batch: Batch, column: str, feature: Feature) -> Tensor | None:
         """What each value of a batch's lists counts, flat; None where all count alike."""
@@ -278,11 +310,11 @@ class Tables(nn.Module):
 
     def _rows_of(self, table: str, ids_U: Tensor, dtype: torch.dtype) -> Tensor:
         """The rows of distinct ids, and of padding after them."""
-        reader, filled = self._readers.get(table), _filled(ids_U)
+        reader, more = self._readers.get(table), filled(ids_U)
         if reader is None:
-            return rows_of(self._weight(table), filled, dtype)
-        rows_UD = torch.zeros(len(filled), self._sizes[table][1], dtype=dtype, device=ids_U.device)
-        reader(ids_U, rows_UD[: len(ids_U)])
+            return rows_of(self._weight(table), more, dtype)
+        rows_UD = torch.zeros(len(more), self._sizes[table][1], dtype=dtype, device=ids_U.device)
+        reader.read(ids_U, rows_UD[: len(ids_U)])
         return rows_UD
 
     def _by_table(self, columns: Sequence[str] | None) -> list[list[str]]:
@@ -301,43 +333,6 @@ class Tables(nn.Module):
         return ", ".join(f"{table}: {rows:,} x {width}" for table, (rows, width) in self._sizes.items())
 
 
-def distinct(ids_N: Tensor, cardinality: int) -> tuple[Tensor, Tensor]:
-    """The distinct ids, ascending, with padding always first, and the place among them of every id.
-
-    >>> distinct(torch.tensor([5, 2, 5]), 10)
-    (tensor([0, 2, 5]), tensor([2, 1, 2]))
-    """
-    if cardinality > _DIRECT * len(ids_N):
-        ids_U, place_N = torch.unique(torch.cat([ids_N.new_zeros(1), ids_N]), return_inverse=True)
-        return ids_U, place_N[1:]
-    seen = torch.zeros(cardinality, dtype=torch.bool, device=ids_N.device)
-    seen[PADDING] = True
-    seen.index_fill_(0, ids_N, True)
-    ids_U = seen.nonzero().squeeze(1)
-    place = torch.empty(cardinality, dtype=torch.int64, device=ids_N.device)
-    place[ids_U] = torch.arange(len(ids_U), device=ids_N.device)
-    return ids_U, place.index_select(0, ids_N)
-
-
-def _filled(ids_U: Tensor) -> Tensor:
-    """Many ids filled up with padding to a multiple of 1,024: for every new shape oneDNN makes new kernels, which takes
-    as long as the product."""
-    missing = -len(ids_U) % _FILL
-    return ids_U if len(ids_U) < 4 * _FILL else F.pad(ids_U, (0, missing), value=PADDING)
-
-
-def rows_of(weight: Tensor, ids_U: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows of a table in type `dtype`, on the device of the ids: [U, D]."""
-    ids = ids_U.to(weight.device)
-    if dtype == weight.dtype or weight.is_cuda:
-        return weight.index_select(0, ids).to(ids_U.device, dtype)
-    rows_UD = weight.new_empty(len(ids), weight.shape[1], dtype=dtype)
-    block = max(_BLOCK // weight.shape[1], 1)
-    for some, there in zip(torch.split(ids, block), torch.split(rows_UD, block), strict=True):
-        there.copy_(weight.index_select(0, some))
-    return rows_UD.to(ids_U.device)
-
-
 def _layer_type(weight: Tensor) -> torch.dtype:
     """bfloat16 where a linear layer of these weights works in it, else float32."""
     kind = weight.device.type
@@ -345,86 +340,16 @@ def _layer_type(weight: Tensor) -> torch.dtype:
     return torch.bfloat16 if rounds else torch.float32
 
 
-def _pool(
-    vectors_XD: Tensor, feature: Feature, place_N: Tensor, pooling: Pooling, weights_N: Tensor | None = None
-) -> Tensor:
-    """One vector per row, from the places of its ids. Place 0 is padding."""
-    if isinstance(feature, Tensor) and feature.dim() == 1:
-        return vectors_XD.index_select(0, place_N)
-    if isinstance(feature, Ragged) and place_N.shape[0] == 0:
-        # Nothing but empty lists; the product keeps the graph the same as on other ranks.
-        return vectors_XD.sum(0, keepdim=True).expand(len(feature), -1) * 0
-    if vectors_XD.shape[0] <= _FEW and torch.is_grad_enabled():
-        with torch.autocast(vectors_XD.device.type, enabled=False):
-            return _shares(feature, place_N, vectors_XD.shape[0], pooling, weights_N) @ vectors_XD
-    if weights_N is not None:
-        return _weighted(vectors_XD, feature, place_N, pooling, weights_N)
-    if isinstance(feature, Ragged):
-        offsets = feature.offsets.to(torch.int64)
-        return F.embedding_bag(
-            place_N, vectors_XD, offsets, mode=pooling, include_last_offset=True, padding_idx=PADDING
-        )
-    return F.embedding_bag(place_N.view(feature.shape), vectors_XD, mode=pooling, padding_idx=PADDING)
-
-
-def _weighted(vectors_XD: Tensor, feature: Feature, place_N: Tensor, pooling: Pooling, weights_N: Tensor) -> Tensor:
-    """The sum of weights times vectors, divided by that of the weights for a mean: [R, D]."""
-    weights_N = weights_N.masked_fill(place_N == PADDING, 0.0)
-    row_N = _row_of_value(feature, place_N)
-    total_RD = vectors_XD.new_zeros(
-        feature.shape[0] if isinstance(feature, Tensor) else len(feature), vectors_XD.shape[1]
-    )
-    scaled_ND = vectors_XD.index_select(0, place_N) * weights_N[:, None].to(vectors_XD)
-    total_RD = total_RD.index_add(0, row_N, scaled_ND)
-    if pooling == "sum":
-        return total_RD
-    return total_RD / _not_zero(weights_N.new_zeros(len(total_RD)).index_add(0, row_N, weights_N))[:, None]
-
-
-def _shares(
-    feature: Feature, place_N: Tensor, places: int, pooling: Pooling, weights_N: Tensor | None = None
-) -> Tensor:
-    """How much of each of so many vectors the lists hold: [R, places]."""
-    rows = len(feature)
-    row_N = _row_of_value(feature, place_N)
-    counts_N = torch.ones(len(place_N), device=place_N.device) if weights_N is None else weights_N
-    shares_RX = counts_N.new_zeros(rows * places).index_add_(0, row_N * places + place_N, counts_N).view(rows, places)
-    shares_RX[:, PADDING] = 0
-    return shares_RX if pooling == "sum" else shares_RX / _not_zero(shares_RX.sum(1, keepdim=True))
-
-
-def _row_of_value(feature: Feature, place_N: Tensor) -> Tensor:
-    """The row of each value of a batch's lists."""
-    if isinstance(feature, Ragged):
-        return feature.row_of_value()
-    return torch.arange(feature.shape[0], device=place_N.device).repeat_interleave(feature.shape[1])
-
-
-def _not_zero(totals: Tensor) -> Tensor:
-    """What to divide by: 1 where nothing was added up."""
-    return totals.masked_fill(totals == 0, 1.0)
-
-
-def _ids(feature: Feature) -> Tensor:
-    values = feature.values if isinstance(feature, Ragged) else feature.reshape(-1)
-    return values.to(torch.int64)
+def _is_half(weight: Tensor) -> bool:
+    """Whether a linear layer of these weights works in float16."""
+    kind = weight.device.type
+    return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
 
 
 def _feature(batch: Batch, name: str) -> Feature:
     if name not in batch.features:
         raise ColumnNotFoundError.of(name, batch.features, where="the batch")
     return batch.features[name]
-
-
-def _check_range(name: str, ids_N: Tensor, cardinality: int) -> None:
-    if ids_N.is_cuda or not len(ids_N):  # on a GPU the look would wait for the device
-        return
-    low, high = (int(x) for x in torch.aminmax(ids_N))
-    if low < 0 or high >= cardinality:
-        raise IndexError(
-            f"column `{name}` holds the id {low if low < 0 else high}, its table has the rows 0 to {cardinality - 1} "
-            f"(cardinality {cardinality}); the model was made for another fit of the features"
-        )
 
 
 def _check(column: Column, pooling: str) -> None:

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from falconet.batch import Batch
 from falconet.errors import ColumnNotFoundError, SchemaError
 from falconet.nn.batchnorm import BatchNorm
-from falconet.nn.embedding import Pooling, Tables
+from falconet.nn.embedding import Tables
 from falconet.nn.numbers import SoftEmbeddings
+from falconet.nn.pooling import Pooling
 from falconet.schema import Column, Schema, Tag
 
 _WIDTH = 16  # of the vectors that stand beside tables of several widths

@@ -18,7 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
-from falconet.nn.embedding import PADDING, Tables
+from falconet.nn.embedding import Tables
+from falconet.nn.lookup import PADDING
 from falconet.nn.vector_file import open_vectors
 
 NAME = "vectors"  # of the tensor in a safetensors file

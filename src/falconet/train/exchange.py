@@ -5,48 +5,19 @@ Shapes: U distinct ids, D width of a table, W processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 from falconet.nn.collective import from_all
-from falconet.nn.embedding import rows_of
+from falconet.nn.lookup import distinct, filled, rows_of
+from falconet.train.gradients import RowGradient, add_up
 from falconet.train.runtime import Runtime
-
-_BLOCK = 1 << 18  # numbers
-
-
-@dataclass(frozen=True)
-class RowGradient:
-    """The gradient of some of the `rows` rows of a table: distinct ids [U], ascending, no padding; values [U, D].
-
-    Values are float32, or bfloat16 where they were worked out in that.
-    """
-
-    rows: int
-    ids: Tensor
-    values: Tensor
-    known_squares: Tensor | None = None
-
-    @cached_property
-    def squares(self) -> Tensor:
-        """The sum of the squares of each row's values: float32 of [U]."""
-        if self.known_squares is not None:
-            return self.known_squares
-        found = [_squares(some) for _, some in self.blocks()]
-        return torch.cat(found) if found else self.values.new_empty(0, dtype=torch.float32)
-
-    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """The values a few rows at a time, so that what is made of them need not leave the processor's cache."""
-        size = len(self.values) if self.values.is_cuda else max(_BLOCK // self.values.shape[1], 1)
-        for start in range(0, len(self.values), max(size, 1)):
-            rows = slice(start, start + size)
-            yield rows, self.values[rows]
 
 
 @dataclass(frozen=True)
@@ -101,6 +72,7 @@ class Exchange:
         """The sum over all processes of every table's gradient, the same bits on each of them."""
         if self._runtime.world == 1 or not mine:
             return dict(mine)
+        mine = {name: gradient.formed() for name, gradient in mine.items()}
         wide = any(g.values.dtype == torch.float32 and len(g.ids) for g in mine.values())
         numbers = from_all(_counts([*(len(g.ids) for g in mine.values()), wide], self._runtime.device)).tolist()
         lengths = [row[:-1] for row in numbers]
@@ -144,18 +116,36 @@ class Exchange:
 
     def fetch(self, route: Route, held: Tensor, out_UD: Tensor) -> None:
         """Write the rows at the other end of a route to `out_UD`, and travel in its type. `held`: those held here."""
-        answers = rows_of(held, route.asked, out_UD.dtype)
-        out_UD.index_copy_(0, route.order, self._all_to_all(answers, route.take, route.give))
+        out_UD.copy_(self.answer(route, rows_of(held, route.asked, out_UD.dtype)))
 
     def deliver(self, layout: Layout, route: Route, values_UD: Tensor, *, narrow: bool = False) -> RowGradient:
         """The gradient of the rows that this process holds, from all processes, with the ids of its own rows.
 
         `narrow`: no process has values of more digits than bfloat16.
         """
-        dtype = torch.bfloat16 if narrow else self._dtype
-        values = self._all_to_all(values_UD.index_select(0, route.order).to(dtype), route.give, route.take)
-        parts = zip(torch.split(route.asked, route.take), torch.split(values, route.take), strict=True)
+        values = self.send_back(route, values_UD, torch.bfloat16 if narrow else self._dtype)
+        parts = zip(torch.split(route.asked, route.take), values, strict=True)
         return add_up([RowGradient(layout.rows, some_ids.long(), some_values) for some_ids, some_values in parts])
+
+    def visit(self, layout: Layout, held: Tensor, ids_U: Tensor) -> Dealt:
+        """The rows of some ids, padding first, to be multiplied where they lie. `held`: those held here."""
+        return Dealt(self, self.route(layout, ids_U[1:]), held)
+
+    def answer(self, route: Route, answers: Tensor) -> Tensor:
+        """What was found for others, in the order of `route.asked`, given to them: for each of `route.ids`."""
+        found = self._all_to_all(answers, route.take, route.give)
+        return torch.empty_like(found).index_copy_(0, route.order, found)
+
+    def send_back(self, route: Route, values: Tensor, dtype: torch.dtype) -> list[Tensor]:
+        """What belongs to the ids of a route, sent in type `dtype` to where they lie: from each process what is for the
+        rows it asked for, in the order of `route.asked`."""
+        sent = self._all_to_all(values.index_select(0, route.order).to(dtype), route.give, route.take)
+        return list(torch.split(sent, route.take))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which type gradients of float32 travel."""
+        return self._dtype
 
     def _all_to_all(self, x: Tensor, give: list[int], take: list[int]) -> Tensor:
         found = x.new_empty(sum(take), *x.shape[1:])
@@ -163,6 +153,32 @@ class Exchange:
         dist.all_to_all_single(_bytes(found), _bytes(x.contiguous()), take, give)
         self.sent += (len(x) - give[self._runtime.rank]) * (x[:1].numel() * x.element_size())
         return found
+
+
+class Dealt:
+    """A `Visit` to the rows of a dealt table: each process multiplies those it holds that any of them asks for."""
+
+    first = 0
+
+    def __init__(self, exchange: Exchange, route: Route, held: Tensor) -> None:
+        self._exchange, self._route, self._held = exchange, route, held
+        ids, places = distinct(route.asked.long() + 1, len(held) + 1)  # 0 is there a row, and not padding
+        self.ids, self._asked = ids[1:] - 1, places - 1
+
+    def rows(self, dtype: torch.dtype) -> Tensor:
+        return rows_of(self._held, filled(self.ids), dtype)
+
+    def give(self, products: Tensor) -> Tensor:
+        found = self._exchange.answer(self._route, products.index_select(0, self._asked))
+        return F.pad(found, (0, 0, 1, 0))  # padding need not travel
+
+    def take(self, gradient: Tensor) -> Tensor:
+        dtype = self._exchange.dtype if gradient.dtype == torch.float32 else gradient.dtype
+        parts = self._exchange.send_back(self._route, gradient[1:], dtype)
+        total = gradient.new_zeros(len(filled(self.ids)), gradient.shape[1], dtype=torch.float32)
+        for asked, values in zip(torch.split(self._asked, self._route.take), parts, strict=True):
+            total.index_add_(0, asked, values.float())  # each once, so that the order is that of the processes
+        return total.to(gradient.dtype)
 
 
 def _bytes(x: Tensor) -> Tensor:
@@ -175,31 +191,3 @@ def _id_type(rows: int) -> torch.dtype:
 
 def _counts(numbers: Sequence[int], device: torch.device) -> Tensor:
     return torch.tensor(numbers, dtype=torch.int64, device=device)
-
-
-def add_up(parts: Sequence[RowGradient]) -> RowGradient:
-    """One gradient from several: the values of an id are added in the order of the parts, on every device."""
-    if len(parts) == 1:
-        return parts[0]
-    seen_V = torch.zeros(parts[0].rows, dtype=torch.bool, device=parts[0].ids.device)
-    for part in parts:
-        seen_V.index_fill_(0, part.ids, True)
-    ids_U, width = seen_V.nonzero().squeeze(1), parts[0].values.shape[1]
-    values_UD = parts[0].values.new_empty(len(ids_U), width, dtype=torch.float32)
-    total = RowGradient(parts[0].rows, ids_U, values_UD)
-    places = [torch.searchsorted(ids_U, part.ids) for part in parts]
-    ends = [0] * len(parts)
-    squares = []
-    for rows, sum_UD in total.blocks():
-        sum_UD.zero_()
-        starts, ends = ends, [int(torch.searchsorted(some, rows.start + len(sum_UD))) for some in places]
-        for part, some, start, end in zip(parts, places, starts, ends, strict=True):
-            # The ids of a part are distinct, so each addition has one order.
-            sum_UD.index_add_(0, some[start:end] - rows.start, part.values[start:end].float())
-        squares.append(_squares(sum_UD))
-    return replace(total, known_squares=torch.cat(squares) if squares else None)
-
-
-def _squares(values_UD: Tensor) -> Tensor:
-    sizes_U: Tensor = torch.linalg.vector_norm(values_UD, dim=1, dtype=torch.float32)
-    return sizes_U.square_()

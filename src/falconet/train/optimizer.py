@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from falconet.errors import ArtifactError, ConfigError
 from falconet.nn.embedding import Tables, Touched
+from falconet.nn.projection import Projected
 from falconet.train.runtime import Runtime
 from falconet.train.tables import TableOptimizer
 
@@ -42,7 +43,7 @@ class Optimizers:
     @torch.no_grad()
     def step(
         self,
-        collected: Sequence[tuple[str, list[Touched]]],
+        collected: Sequence[tuple[str, list[Touched | Projected]]],
         rate: float,
         scale: Tensor | None = None,
         *,
@@ -58,27 +59,38 @@ class Optimizers:
         """
         rows = self.tables.gather(collected)
         dense = [p.grad for p in self._dense.values() if p.grad is not None]
-        norm = (torch.nn.utils.get_total_norm(dense).square() + self.tables.square_norm(rows)).sqrt()
-        if scale is not None:
-            norm = norm * scale
+        square = torch.nn.utils.get_total_norm(dense).square()
+        table_rate = self._config.table_learning_rate * rate
+        factor = 1.0 if scale is None else scale
+        if self._config.clip_norm is None and not careful:
+            norm = (square + self.tables.step(rows, table_rate, number, scale)).sqrt() * factor
+            self._dense_step(dense, rate, scale)
+            return norm
+        rows = {name: gradient.formed() for name, gradient in rows.items()}  # for the norm, and then to be moved by
+        norm = (square + self.tables.square_norm(rows)).sqrt() * factor
         if self._config.clip_norm is not None:
             clip = (self._config.clip_norm / (norm + _TINY)).clamp(max=1.0)
             scale = clip if scale is None else scale * clip
-        if not careful or bool(norm.isfinite()):
-            if scale is not None:
-                torch._foreach_mul_(dense, scale)
-            self.tables.step(rows, self._config.table_learning_rate * rate, number, scale)
-            self._dense_step(rate)
-        if self._optimizer is not None:
-            self._optimizer.zero_grad(set_to_none=True)
+        if careful and not bool(norm.isfinite()):
+            self._forget()
+            return norm
+        self.tables.step(rows, table_rate, number, scale)
+        self._dense_step(dense, rate, scale)
         return norm
 
-    def _dense_step(self, rate: float) -> None:
+    def _forget(self) -> None:
+        if self._optimizer is not None:
+            self._optimizer.zero_grad(set_to_none=True)
+
+    def _dense_step(self, gradients: list[Tensor], rate: float, scale: Tensor | None) -> None:
         if self._optimizer is None:
             return
+        if scale is not None:
+            torch._foreach_mul_(gradients, scale)
         for group in self._optimizer.param_groups:
             group["lr"] = self._config.learning_rate * rate
         self._optimizer.step()
+        self._forget()
 
     def tensors(self) -> dict[str, Tensor]:
         """The dense optimizer's state, under names for a file."""

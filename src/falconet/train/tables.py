@@ -3,15 +3,17 @@
 Replicated tables are held by every process: per step the processes exchange the ids they touched and the gradients of
 those rows, add up what belongs to one id in the order of ranks, and make the same update, so that the replicas stay
 equal bit for bit. Rows of dealt tables (see placement.py) lie with one process each: what a batch reads is fetched
-from there, its gradients go back there and are added up in the same order.
+from there, its gradients go back there and are added up in the same order. Where a layer narrower than the table
+follows, the rows stay: they are multiplied where they lie, and the products travel.
 
 Shapes: U distinct ids, D width of a table, V rows of a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -21,11 +23,14 @@ from torch import Tensor, nn
 from falconet.errors import ConfigError
 from falconet.memory import as_size, keep_freed, machine_memory
 from falconet.nn.embedding import Tables, Touched
+from falconet.nn.projection import Local, Projected, Visit
 from falconet.train import rowwise
-from falconet.train.exchange import Exchange, Route, RowGradient, add_up
+from falconet.train.exchange import Exchange, Route
+from falconet.train.gradients import RowGradient, add_up
 from falconet.train.placement import Asked, Size, describe, make_plan
 from falconet.train.rowwise import Rule
 from falconet.train.runtime import Runtime
+from falconet.train.shards import on_main, take_over
 
 _PART = 1 << 24  # numbers that are broadcast at once
 
@@ -123,7 +128,7 @@ class TableOptimizer:
         self.values[name] = held
         self.state[name] = rowwise.fresh_state(self._rule, held)
         if placed.is_dealt or self._dtype != torch.float32:
-            tables.read_by(table, partial(self._read, name))
+            tables.read_by(table, _Rows(partial(self._read, name), partial(self._visit, name)))
 
     def _let_go(self) -> None:
         for (module, table), name in self._names.items():
@@ -157,36 +162,64 @@ class TableOptimizer:
         out_UD[0] = 0  # padding need not travel
         self._exchange.fetch(route, held, out_UD[1:])
 
+    def _visit(self, name: str, ids_U: Tensor) -> Visit:
+        """The rows of some ids, with padding first, to be multiplied where they lie."""
+        held, placed = self.values[name], self.plan[name]
+        return self._exchange.visit(placed.layout, held, ids_U) if placed.is_dealt else Local(held, ids_U)
+
     @contextmanager
-    def collect(self) -> Iterator[list[tuple[str, list[Touched]]]]:
+    def collect(self) -> Iterator[list[tuple[str, list[Touched | Projected]]]]:
         """Within the block, what the tables read is listed, by module."""
         with ExitStack() as stack:
             yield [(name, stack.enter_context(tables.collect())) for name, tables in self._modules.items()]
 
     @torch.no_grad()
-    def gather(self, collected: Sequence[tuple[str, list[Touched]]]) -> dict[str, RowGradient]:
+    def gather(self, collected: Sequence[tuple[str, list[Touched | Projected]]]) -> dict[str, RowGradient]:
         """The gradients of all processes' touched rows, after `backward`, by table; all processes call it.
 
         `collected` is what was read in all parts of a batch. Of dealt tables each process gets the gradients of its
         rows. Without a rule the gradients go to the weights, and none is given back.
         """
-        read: dict[str, list[RowGradient]] = {name: [] for name in self.weights}
-        for module, touched in collected:
-            for one in touched:
-                name = self._names.get((module, one.table))
-                if name is not None and one.rows.grad is not None:
-                    # Padding is always the first of the distinct ids, and learns nothing.
-                    read[name].append(RowGradient(self._sizes[name].rows, one.ids[1:], one.rows.grad[1 : len(one.ids)]))
+        read, here, fetched = self._by_table(collected)
         mine = {name: add_up(parts) if parts else self._nothing(name) for name, parts in read.items()}
         found = self._exchange.add_up({n: gradient for n, gradient in mine.items() if not self.plan[n].is_dealt})
-        found |= self._deliver({n: gradient for n, gradient in mine.items() if self.plan[n].is_dealt})
+        found |= self._deliver({n: g for n, g in mine.items() if self.plan[n].is_dealt and n in fetched})
+        for name, parts in here.items():
+            if self.plan[name].is_dealt:
+                parts = [*([found[name]] if name in found else []), *parts]
+                found[name] = add_up(parts) if parts else self._nothing(name)
         self._tell()
         if self._rule is not None:
             return {name: found[name] for name in mine}
         for name, gradient in found.items():
             weight = self.weights[name]
-            weight.grad = torch.zeros_like(weight).index_add_(0, gradient.ids, gradient.values.float())
+            weight.grad = torch.zeros_like(weight).index_add_(0, gradient.ids, gradient.formed().values.float())
         return {}
+
+    def _by_table(
+        self, collected: Sequence[tuple[str, list[Touched | Projected]]]
+    ) -> tuple[dict[str, list[RowGradient]], dict[str, list[RowGradient]], set[str]]:
+        """Gradients of rows that were read here, those that are where they belong already (they went there in
+        `backward`), and the tables of which rows were read."""
+        read: dict[str, list[RowGradient]] = {name: [] for name in self.weights}
+        here: dict[str, list[RowGradient]] = {name: [] for name in self.weights}
+        fetched: set[str] = set()
+        for module, touched in collected:
+            for one in touched:
+                name = self._names.get((module, one.table))
+                if name is None:
+                    continue
+                rows = self._sizes[name].rows
+                if isinstance(one, Projected):
+                    if one.outer is not None:
+                        to = here if self.plan[name].is_dealt else read
+                        to[name].append(RowGradient(rows, one.ids, one.outer, one.layer))
+                    continue
+                fetched.add(name)
+                if one.rows.grad is not None:
+                    # Padding is always the first of the distinct ids, and learns nothing.
+                    read[name].append(RowGradient(rows, one.ids[1:], one.rows.grad[1 : len(one.ids)]))
+        return read, here, fetched
 
     def _deliver(self, mine: Mapping[str, RowGradient]) -> dict[str, RowGradient]:
         """The gradients of dealt tables, each to the process that holds the row."""
@@ -211,9 +244,13 @@ class TableOptimizer:
     @torch.no_grad()
     def square_norm(self, gathered: Mapping[str, RowGradient]) -> Tensor:
         """The sum of the squares of what `gather` gave, over the rows of all tables; the same on every process."""
+        return self._sum({name: gradient.squares.sum() for name, gradient in gathered.items()})
+
+    def _sum(self, squares: Mapping[str, Tensor]) -> Tensor:
+        """The sum over all tables, and over all rows of those that are dealt."""
         total = torch.zeros(2, device=self._runtime.device)
-        for name, gradient in gathered.items():
-            total[int(self.plan[name].is_dealt)] += gradient.squares.sum().to(total.device)
+        for name, square in squares.items():
+            total[int(self.plan[name].is_dealt)] += square.to(total.device)
         if any(placed.is_dealt for placed in self.plan.values()):
             total[1:] = self._runtime.sums(total[1:])
         return total.sum()
@@ -221,37 +258,44 @@ class TableOptimizer:
     @torch.no_grad()
     def step(
         self, gathered: Mapping[str, RowGradient], learning_rate: float, number: int, scale: Tensor | None = None
-    ) -> None:
+    ) -> Tensor:
         """Update the rows by the gradients that `gather` gave, times `scale`; they are used up.
 
-        `number` of the step in the whole run, from which the draws of bfloat16 rows are made.
+        `number` of the step in the whole run, from which the draws of bfloat16 rows are made. Gives what `square_norm`
+        gives, at less cost.
         """
         assert self._rule is not None or not gathered
-        for name, gradient in gathered.items():
-            self._update(name, gradient, learning_rate, number, scale)
+        return self._sum(
+            {name: self._update(name, gradient, learning_rate, number, scale) for name, gradient in gathered.items()}
+        )
 
     def _update(
         self, name: str, gradient: RowGradient, learning_rate: float, number: int, scale: Tensor | None
-    ) -> None:
+    ) -> Tensor:
+        """Move the rows of a table; the sum of the squares of their gradient."""
         assert self._rule is not None
         values, state, placed = self.values[name], self.state[name], self.plan[name]
         if scale is not None:
             scale = scale.to(values.device)
-        ids_U, squares_U = gradient.ids.to(values.device), gradient.squares.to(values.device)
-        squares_U = squares_U if scale is None else squares_U * scale.square()
-        pace_U = rowwise.pace(self._rule, state, ids_U, squares_U, placed.size.width, learning_rate)
+        all_ids, width = gradient.ids.to(values.device), placed.size.width
+        total = torch.zeros((), device=values.device)
         keys_U = None
         if values.dtype != torch.float32:
-            rows_U = placed.layout.ids(ids_U, self._runtime.rank)
+            rows_U = placed.layout.ids(all_ids, self._runtime.rank)
             keys_U = rowwise.keys(placed.size.table, self._seed, number, rows_U)
-        for rows, some in gradient.blocks():
+        for rows, some, squares in gradient.blocks():
+            ids_U, squares_U = all_ids[rows], squares.to(values.device)
             some_UD = some.to(values.device, torch.float32)
+            total += squares_U.sum()
             if scale is not None:
                 some_UD.mul_(scale)
-            step_UD = rowwise.follow(self._rule, state, ids_U[rows], some_UD, pace_U[rows])
+                squares_U = squares_U * scale.square()
+            pace_U = rowwise.pace(self._rule, state, ids_U, squares_U, width, learning_rate)
+            step_UD = rowwise.follow(self._rule, state, ids_U, some_UD, pace_U)
             if self._weight_decay:
-                rowwise.shrink(values, ids_U[rows], step_UD, learning_rate * self._weight_decay)
-            rowwise.move(values, ids_U[rows], step_UD, None if keys_U is None else keys_U[rows])
+                rowwise.shrink(values, ids_U, step_UD, learning_rate * self._weight_decay)
+            rowwise.move(values, ids_U, step_UD, None if keys_U is None else keys_U[rows])
+        return total
 
     def _nothing(self, name: str) -> RowGradient:
         size, device = self._sizes[name], self._runtime.device
@@ -285,47 +329,24 @@ class TableOptimizer:
 
         Replicated tables are in the first shard. All processes call it, for one shard after the other.
         """
-        mine = self._held(shard)
-        if shard == 0 or self._runtime.rank not in (0, shard):
-            return mine if self._runtime.is_main else None
-        if self._runtime.rank == shard:
-            for x in mine.values():
-                dist.send(_bytes(x), 0)
-            return None
-        found = {}
-        for name, x in mine.items():
-            found[name] = torch.empty_like(x)
-            dist.recv(_bytes(found[name]), shard)
-        return found
-
-    def _held(self, shard: int) -> dict[str, Tensor]:
-        """The tensors of a shard: this process's own, or empty ones of their shapes."""
-        found = {}
-        for name, placed in self.plan.items():
-            if not placed.is_dealt and shard:
-                continue
-            rows = len(range(placed.size.rows)[placed.layout.of(shard)]) if placed.is_dealt else placed.size.rows
-            for key, x in {"": self.values[name], **self.state[name]}.items():
-                own = not placed.is_dealt or shard == self._runtime.rank
-                found[f"{name}/{key}" if key else name] = x if own else x.new_empty(rows, *x.shape[1:])
-        return found
+        return on_main(self.plan, self._held, self._runtime, shard)
 
     def load(self, tensors: Mapping[str, Tensor], shard: int = 0, shards: int = 1) -> None:
-        """Take over rows and state from one of the shards that `tensors` gave, on however many processes that was.
+        """Take over rows and state from one of the shards that `tensors` gave, on however many processes that was."""
+        take_over(self.plan, self._held, self._runtime, tensors, shard, shards)
 
-        A shard has all rows of a table, or rows `shard`, `shard + shards`, ...; names that are not there are left out.
-        """
-        for name, placed in self.plan.items():
-            for key, held in {"": self.values[name], **self.state[name]}.items():
-                given = tensors.get(f"{name}/{key}" if key else name)
-                if given is None or not len(given):
-                    continue
-                rows = placed.size.rows
-                ids_N = torch.arange(rows) if len(given) == rows else torch.arange(shard, rows, shards)
-                if placed.is_dealt:
-                    here_N = placed.layout.owners(ids_N) == self._runtime.rank
-                    ids_N, given = placed.layout.places(ids_N[here_N]), given[here_N]
-                held.index_copy_(0, ids_N.to(held.device), given.to(held))
+    @property
+    def _held(self) -> dict[str, dict[str, Tensor]]:
+        """What this process holds of each table: the rows, named "", and their state."""
+        return {name: {"": values, **self.state[name]} for name, values in self.values.items()}
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A `Reader` of one table."""
+
+    read: Callable[[Tensor, Tensor], None]
+    visit: Callable[[Tensor], Visit]
 
 
 def _check_dense(placement: Asked | Mapping[str, Asked], dtype: torch.dtype) -> None:
@@ -355,7 +376,3 @@ def _broadcast(x: Tensor, source: int, runtime: Runtime) -> None:
         dist.broadcast(there, source)
         if there.data_ptr() != part.data_ptr():
             part.copy_(there)
-
-
-def _bytes(x: Tensor) -> Tensor:
-    return (x if x.dim() > 1 else x.unsqueeze(1)).contiguous().view(torch.uint8)

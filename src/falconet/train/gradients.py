@@ -1,0 +1,103 @@
+"""Gradients of the rows of a table that a step touched, and their sums.
+
+Shapes: U distinct ids, D width of a table, H of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_BLOCK = 1 << 19  # numbers
+
+
+@dataclass(frozen=True)
+class RowGradient:
+    """The gradient of some of the `rows` rows of a table: distinct ids [U], ascending, no padding; values [U, D].
+
+    Values are float32, or bfloat16 where they were worked out in that. With a `layer` [H, D] they are [U, H], and the
+    gradient is their product (see nn/projection.py).
+    """
+
+    rows: int
+    ids: Tensor
+    values: Tensor
+    layer: Tensor | None = None
+    known_squares: Tensor | None = None
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return (self.values if self.layer is None else self.layer).shape[1]
+
+    @cached_property
+    def squares(self) -> Tensor:
+        """The sum of the squares of each row's values: float32 of [U]."""
+        if self.known_squares is not None:
+            return self.known_squares
+        found = [squares_U for _, _, squares_U in self.blocks()]
+        return torch.cat(found) if found else self.values.new_empty(0, dtype=torch.float32)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """The gradient a few rows at a time, so that what is made of them need not leave the processor's cache: which
+        rows, their gradient [u, D], and the sum of its squares [u], float32."""
+        for rows, some in self.parts():
+            yield rows, some, _squares(some) if self.known_squares is None else self.known_squares[rows]
+
+    def parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """The same without the squares."""
+        size = len(self.values) if self.values.is_cuda else max(_BLOCK // self.width, 1)
+        for start in range(0, len(self.values), max(size, 1)):
+            rows = slice(start, start + size)
+            some = self.values[rows]
+            if self.layer is not None:
+                missing = size - len(some) if start else 0  # all of one shape, for which oneDNN has its kernel already
+                some = (F.pad(some, (0, 0, 0, missing)) @ self.layer)[: len(some)]
+            yield rows, some
+
+    def formed(self) -> RowGradient:
+        """The same without a layer."""
+        if self.layer is None:
+            return self
+        values_UD = self.values.new_empty(len(self.values), self.width)
+        for rows, some in self.parts():
+            values_UD[rows] = some
+        return replace(self, values=values_UD, layer=None)
+
+
+def add_up(parts: Sequence[RowGradient]) -> RowGradient:
+    """One gradient from several: the values of an id are added in the order of the parts, on every device."""
+    if len(parts) == 1:
+        return parts[0]
+    layer = parts[0].layer
+    if layer is not None and all(part.layer is not None and torch.equal(part.layer, layer) for part in parts):
+        total = add_up([replace(part, layer=None) for part in parts])
+        return replace(total, values=total.values.to(parts[0].values), layer=layer, known_squares=None)
+    parts = [part.formed() for part in parts]
+    seen_V = torch.zeros(parts[0].rows, dtype=torch.bool, device=parts[0].ids.device)
+    for part in parts:
+        seen_V.index_fill_(0, part.ids, True)
+    ids_U, width = seen_V.nonzero().squeeze(1), parts[0].values.shape[1]
+    values_UD = parts[0].values.new_empty(len(ids_U), width, dtype=torch.float32)
+    total = RowGradient(parts[0].rows, ids_U, values_UD)
+    places = [torch.searchsorted(ids_U, part.ids) for part in parts]
+    ends = [0] * len(parts)
+    squares = []
+    for rows, sum_UD in total.parts():
+        sum_UD.zero_()
+        starts, ends = ends, [int(torch.searchsorted(some, rows.start + len(sum_UD))) for some in places]
+        for part, some, start, end in zip(parts, places, starts, ends, strict=True):
+            # The ids of a part are distinct, so each addition has one order.
+            sum_UD.index_add_(0, some[start:end] - rows.start, part.values[start:end].float())
+        squares.append(_squares(sum_UD))
+    return replace(total, known_squares=torch.cat(squares) if squares else None)
+
+
+def _squares(values_UD: Tensor) -> Tensor:
+    sizes_U: Tensor = torch.linalg.vector_norm(values_UD, dim=1, dtype=torch.float32)
+    return sizes_U.square_()

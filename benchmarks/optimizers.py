@@ -79,7 +79,7 @@ def errors(way: str, data: Path, batch: int, seed: int, epochs: int) -> Errors:
             model.train()
 
     if way == "notebook":
-        train.train_plain(model, loader, epochs, lambda: None, look)
+        train.train_plain(model, loader, epochs, lambda: None, look, fused=True)
     else:
         train.train_ours(model, loader, epochs, lambda: None, look, **settings_of(way))
     return found

@@ -51,6 +51,22 @@ def test_auto_deals_the_largest_that_do_not_fit() -> None:
     assert placements(plan) == ["row", "row", "replicated", "replicated"]
 
 
+def test_auto_deals_wide_and_large_tables_among_processes_of_one_machine() -> None:
+    sizes = {
+        "wide": Size("user", 20_000, 256, 1024),
+        "narrow": Size("item", 200_000, 255, 1020),
+        "small": Size("genre", 100, 512, 2048),
+    }
+
+    def found(world: int = 2, together: bool = True, on_gpu: bool = False) -> list[str]:
+        plan = make_plan(sizes, "auto", world=world, memory=1 << 32, on_gpu=on_gpu, together=together)
+        return placements(plan)
+
+    assert found() == ["row", "replicated", "replicated"]
+    for other in (found(world=1), found(together=False), found(on_gpu=True)):
+        assert other == ["replicated"] * 3
+
+
 def test_auto_on_one_process_keeps_large_tables_off_the_gpu() -> None:
     assert placements(make_plan(SIZES, "auto", world=1, memory=3000, on_gpu=True))[:2] == ["host", "replicated"]
     assert placements(make_plan(SIZES, "auto", world=1, memory=9000, on_gpu=False)) == ["replicated"] * 4

@@ -19,6 +19,8 @@ from falconet.train.exchange import Layout
 
 Placement = Literal["replicated", "table", "row", "host"]
 Asked = Literal["auto", "replicated", "table", "row", "host"]
+_WIDE = 256  # numbers per row from which on it costs less to deal rows than to exchange all gradients
+_LARGE = 1 << 24  # bytes of a table that is worth it
 _SHARE = 2  # half of a process's memory is for tables; activations need the other half
 PLACEMENTS = ("auto", "replicated", "table", "row", "host")
 
@@ -61,14 +63,21 @@ Plan = Mapping[str, Placed]
 
 
 def make_plan(
-    sizes: Mapping[str, Size], asked: Asked | Mapping[str, Asked], *, world: int, memory: int, on_gpu: bool
+    sizes: Mapping[str, Size],
+    asked: Asked | Mapping[str, Asked],
+    *,
+    world: int,
+    memory: int,
+    on_gpu: bool,
+    together: bool = False,
 ) -> dict[str, Placed]:
     """The placement of every table.
 
     `asked`: one placement for all tables, or by the table's name, "auto" where none is given. Auto replicates what fits
     into half of the `memory` of a process; of what does not, the largest tables are dealt row by row, or on a single
-    process lie on the host. "table" goes, largest first, to the process that holds least. On one process "table" and
-    "row" are "replicated".
+    process lie on the host. `together`: all processes are on one machine; if they have no GPUs either, auto deals wide
+    tables in any case, as that is faster. "table" goes, largest first, to the process that holds least. On one process
+    "table" and "row" are "replicated".
 
     Raises ConfigError for an unknown table, or where a process would hold more than its memory.
     """
@@ -84,7 +93,11 @@ def make_plan(
     resident = sum(sizes[name].bytes for name, how in chosen.items() if how in ("auto", "replicated"))
     for name in by_size:
         if chosen[name] == "auto":
-            if resident > memory // _SHARE and (world > 1 or on_gpu):
+            deals = together and world > 1 and not on_gpu
+            if deals and sizes[name].width >= _WIDE and sizes[name].bytes >= _LARGE:
+                chosen[name] = "row"
+                resident -= sizes[name].bytes * (world - 1) // world
+            elif resident > memory // _SHARE and (world > 1 or on_gpu):
                 chosen[name] = "row" if world > 1 else "host"
                 resident -= sizes[name].bytes * (world - 1) // world if world > 1 else sizes[name].bytes
             else:

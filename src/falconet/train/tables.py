@@ -89,6 +89,7 @@ class TableOptimizer:
             world=runtime.world,
             memory=_memory(runtime) if memory is None else memory,
             on_gpu=on_gpu,
+            together=runtime.local_world == runtime.world,
         )
         for (module, table), name in self._names.items():
             if self.plan[name].placement == "host" and on_gpu:

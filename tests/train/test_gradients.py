@@ -1,0 +1,54 @@
+"""Gradients of rows: in parts, through a layer, and added up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from falconet.train import gradients
+from falconet.train.gradients import RowGradient, add_up
+
+ROWS, WIDTH, HIDDEN = 50, 6, 2
+
+
+def through(ids: list[int], layer: torch.Tensor, seed: int) -> RowGradient:
+    values = torch.randn(len(ids), HIDDEN, generator=torch.Generator().manual_seed(seed))
+    return RowGradient(ROWS, torch.tensor(ids), values, layer)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 4, 100])
+def test_a_gradient_through_a_layer_is_the_product_whatever_is_formed_at_once(
+    monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    monkeypatch.setattr(gradients, "_BLOCK", rows_at_once * WIDTH)
+    made = through([1, 4, 7, 9, 30, 31, 44], torch.randn(HIDDEN, WIDTH), 0)
+    wanted = made.values @ made.layer
+    assert made.width == WIDTH
+    assert torch.allclose(made.formed().values, wanted, atol=1e-6)
+    assert torch.allclose(made.squares, wanted.square().sum(1), atol=1e-5)
+    parts = list(made.blocks())
+    assert [len(some) for _, some, _ in parts] == [len(made.ids[rows]) for rows, _, _ in parts]
+    assert sum(len(some) for _, some, _ in parts) == 7
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["through one layer", "through two"])
+def test_sums_of_gradients_through_layers(same: bool) -> None:
+    layer = torch.randn(HIDDEN, WIDTH)
+    a, b = through([1, 4, 7], layer, 0), through([4, 9], layer.clone() if same else torch.randn(HIDDEN, WIDTH), 1)
+    total = add_up([a, b])
+    wanted = torch.zeros(ROWS, WIDTH)
+    for part in (a, b):
+        wanted[part.ids] += part.values @ part.layer
+    assert (total.layer is not None) == same
+    assert total.ids.tolist() == [1, 4, 7, 9]
+    assert torch.allclose(total.formed().values, wanted[total.ids], atol=1e-6)
+    assert torch.allclose(total.squares, wanted[total.ids].square().sum(1), atol=1e-5)
+
+
+def test_a_gradient_through_a_layer_and_a_plain_one_are_added_up() -> None:
+    a = through([1, 4], torch.randn(HIDDEN, WIDTH), 0)
+    b = RowGradient(ROWS, torch.tensor([4, 5]), torch.ones(2, WIDTH))
+    total = add_up([a, b])
+    assert total.layer is None
+    product = a.values @ a.layer
+    assert torch.allclose(total.values, torch.stack([product[0], product[1] + 1, torch.ones(WIDTH)]), atol=1e-6)

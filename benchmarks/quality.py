@@ -17,8 +17,6 @@ it says so and goes on without them. Intervals are those of a bootstrap over use
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,10 +24,8 @@ from typing import Any
 
 import numpy as np
 from measured import as_json
-from neighbours import environment
-from results import Record, append, entries, measured, of, read
+from results import AGAIN, Record, append, entries, measured, missing, options_of, python_of_others, there
 
-from falconet.config import config_hash
 from falconet.metrics.compare import difference, interval
 from falconet.progress import set_quiet
 from falconet.recipe.config import recipe_of
@@ -37,7 +33,9 @@ from falconet.recipe.run import run as run_recipe
 
 PROTOCOLS = ("user-ratio", "leave-last-out", "cold-items")
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
-AGAIN = 1000  # added to the seed of a split that is made of a training part
+RESULTS = "results.jsonl"
+CLOSED = ["Popular", "EASE", "ItemKNN"]
+QUICK = {"user-ratio": CLOSED, "leave-last-out": CLOSED, "cold-items": ["Popular"]}
 FLOORS = {"EASE": 0.37, "TwoTower": 0.32, "ItemKNN": 0.27, "MultVAE": 0.26, "YouTubeDNN": 0.24}
 PAIRS = (("IALS", "implicit ALS"), ("MF, BPR", "implicit BPR"), ("MF, BPR of one negative", "implicit BPR"))
 NEURAL = ("TwoTower", "YouTubeDNN", "MultVAE", "RecVAE", "MF, softmax")
@@ -58,33 +56,15 @@ def prepared(data: Path, work: Path, protocol: str, seed: int, *, validation: bo
     return out / "features"
 
 
-def label(protocol: str, seed: int, entry: dict[str, Any], *, validation: bool) -> dict[str, Any]:
-    """What makes a result the one that is asked for."""
-    part = "validation" if validation else "test"
-    return {"protocol": protocol, "part": part, "seed": seed, "name": entry["name"], "key": config_hash(entry)[:12]}
-
-
-def run_all(data: Path, work: Path, protocol: str, chosen: list[dict[str, Any]], seeds: list[int], again: bool) -> None:
+def run_all(data: Path, work: Path, protocol: str, chosen: list[Record], seeds: list[int], again: bool) -> None:
     """Measure what is not measured yet."""
-    python, why = environment(work / "neighbours") if any("neighbour" in one for one in chosen) else (None, "")
-    if why:
-        print(f"without implicit and LensKit, which cannot be installed: {why}", flush=True)
-    folder, results = work / "exchange/quality", work / "results.jsonl"
+    python, folder, results = python_of_others(work, chosen), work / "exchange/quality", work / RESULTS
     folder.mkdir(parents=True, exist_ok=True)
     for seed in seeds:
         features = prepared(data, work, protocol, 0 if protocol == "leave-last-out" else seed, validation=again)
-        for entry in chosen:
-            what = label(protocol, seed, entry, validation=again)
-            if of(what, read(results)) or ("neighbour" in entry and python is None):
-                continue
-            job = {
-                "features": str(features),
-                "seed": seed,
-                "entry": entry,
-                "untrained": protocol == "cold-items",
-                "folder": str(folder),
-                "python": str(python),
-            }
+        for entry, what in missing(results, protocol, seed, chosen, python, validation=again):
+            job = {"features": str(features), "seed": seed, "entry": entry, "folder": str(folder)}
+            job |= {"python": str(python), "untrained": protocol == "cold-items"}
             found = measured("quality_model.py", job, folder)
             if found is not None:
                 append(results, {**what, **found})
@@ -147,33 +127,14 @@ def short(value: float) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--protocol", choices=PROTOCOLS, action="append", help="all, if none is named")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
-    parser.add_argument("--models", nargs="+", help="names in quality.toml")
-    parser.add_argument("--validation", action="store_true", help="on the validation part")
-    parser.add_argument("--data", type=Path, help="a MovieLens release; by default ml-latest-small in FALCONET_DATA")
-    parser.add_argument("--work", type=Path, default=Path.home() / ".cache/falconet/quality")
-    parser.add_argument("--table", action="store_true", help="only what is there already")
-    parser.add_argument("--quick", action="store_true", help="seed 0 of the closed forms, nothing from elsewhere")
-    parser.add_argument("--json", action="store_true", help="the figures as JSON, on the last line")
-    options = parser.parse_args()
+    options = options_of(__doc__, "--protocol", PROTOCOLS, "quality.toml")
     set_quiet(True)
-    data = options.data or Path(os.environ.get("FALCONET_DATA", ".")) / "ml-latest-small"
-    seeds = [0] if options.quick else options.seeds
-    names = ["Popular", "EASE", "ItemKNN"] if options.quick else options.models
     figures: dict[str, list[float]] = {}
-    for protocol in options.protocol or PROTOCOLS:
-        chosen = entries("quality.toml", protocol, names)
+    for protocol in options.splits:
+        chosen = entries("quality.toml", protocol, QUICK[protocol] if options.quick else options.models)
         if not options.table:
-            run_all(data, options.work, protocol, chosen, seeds, options.validation)
-        records = read(options.work / "results.jsonl")
-        found: dict[str, list[Record]] = {}
-        for entry in chosen:
-            asked = [label(protocol, seed, entry, validation=options.validation) for seed in seeds]
-            mine = [record for what in asked for record in of(what, records)[:1]]
-            if mine:
-                found[entry["name"]] = mine
+            run_all(options.data, options.work, protocol, chosen, options.seeds, options.validation)
+        found = there(options.work / RESULTS, protocol, options.seeds, chosen, validation=options.validation)
         print(f"\n{protocol}\n", *table(found), sep="\n")
         print("", *checks(found) if protocol == "user-ratio" else (), sep="\n", flush=True)
         figures |= {

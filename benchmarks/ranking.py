@@ -16,9 +16,7 @@ goes on where it stopped. Differences are those of a paired bootstrap over test 
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,12 +27,10 @@ import numpy.typing as npt
 import polars as pl
 import torch
 from measured import as_json
-from neighbours import environment
 from ranking_model import FOLLOWS, GENRES, ITEM, TARGET, USER, table
-from results import Record, append, entries, measured, of, read
+from results import AGAIN, Record, append, entries, measured, missing, options_of, python_of_others, there
 
 from falconet import ColumnSelector, Dataset, Shuffle, Workflow, ops
-from falconet.config import config_hash
 from falconet.etl.split import write_split
 from falconet.metrics.binary import BinaryMetrics
 from falconet.progress import set_quiet
@@ -44,7 +40,7 @@ from falconet.recipe.run import run as run_recipe
 SPLITS = {"random": "user-ratio", "time": "global-time"}
 UNKNOWN = {"random": 0.0, "time": 0.1}  # share of the training rows that look like those of unknown users, of films
 RESAMPLES = 1000
-AGAIN = 1000  # added to the seed of a split that is made of a training part
+RESULTS = "ranking.jsonl"
 
 Floats = npt.NDArray[np.float64]
 
@@ -102,36 +98,25 @@ def prepared(data: Path, work: Path, split: str, seed: int, *, validation: bool)
     return out
 
 
-def label(split: str, seed: int, entry: dict[str, Any], *, validation: bool) -> dict[str, Any]:
-    """What makes a result the one that is asked for."""
-    part = "validation" if validation else "test"
-    return {"split": split, "part": part, "seed": seed, "name": entry["name"], "key": config_hash(entry)[:12]}
-
-
 def logits_of(work: Path, record: Record) -> Path:
     return work / f"logits/{'-'.join(str(record[x]) for x in ('split', 'part', 'seed', 'name', 'key'))}.npz"
 
 
-def run_all(data: Path, work: Path, split: str, chosen: list[dict[str, Any]], seeds: list[int], again: bool) -> None:
+def run_all(data: Path, work: Path, split: str, chosen: list[Record], seeds: list[int], again: bool) -> None:
     """Measure what is not measured yet."""
-    python, why = environment(work / "neighbours") if any("neighbour" in one for one in chosen) else (None, "")
-    if why:
-        print(f"without LightGBM, which cannot be installed: {why}", flush=True)
+    python, results = python_of_others(work, chosen), work / RESULTS
     for folder in ("exchange/ranking", "logits"):
         (work / folder).mkdir(parents=True, exist_ok=True)
     for seed in seeds:
         features = prepared(data, work, split, 0 if split == "time" else seed, validation=again)
         liked = table(features / "test")[TARGET]
-        for entry in chosen:
-            what = label(split, seed, entry, validation=again)
-            if of(what, read(work / "ranking.jsonl")) or ("neighbour" in entry and python is None):
-                continue
+        for entry, what in missing(results, split, seed, chosen, python, validation=again):
             job = {"features": str(features), "seed": seed, "entry": entry, "python": str(python)}
             job |= {"folder": str(work / "exchange/ranking"), "out": str(logits_of(work, what))}
             took = measured("ranking_model.py", job, work / "exchange/ranking")
             if took is not None:
                 figures = figures_of(np.load(logits_of(work, what))["logits"], liked)
-                append(work / "ranking.jsonl", {**what, **figures, **took})
+                append(results, {**what, **figures, **took})
                 print(f"{split} {seed} {entry['name']}: {figures}, {took['cpu_seconds']:.1f} s", flush=True)
 
 
@@ -214,35 +199,18 @@ def show(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--split", choices=SPLITS, action="append", help="both, if none is named")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(5)))
-    parser.add_argument("--models", nargs="+", help="names in ranking.toml")
-    parser.add_argument("--validation", action="store_true", help="on the validation part")
-    parser.add_argument("--unknown", type=float, help="share of rows as of unknown users, and films; by split")
-    parser.add_argument("--data", type=Path, help="a MovieLens release; by default ml-latest-small in FALCONET_DATA")
-    parser.add_argument("--work", type=Path, default=Path.home() / ".cache/falconet/quality")
-    parser.add_argument("--table", action="store_true", help="only what is there already")
-    parser.add_argument("--quick", action="store_true", help="seed 0 of bias only and MLP, nothing from elsewhere")
-    parser.add_argument("--json", action="store_true", help="the figures as JSON, on the last line")
-    options = parser.parse_args()
+    options = options_of(__doc__, "--split", tuple(SPLITS), "ranking.toml")
     set_quiet(True)
-    data = options.data or Path(os.environ.get("FALCONET_DATA", ".")) / "ml-latest-small"
-    seeds = [0] if options.quick else options.seeds
+    data, work, seeds, again = options.data, options.work, options.seeds, options.validation
     named = entries("ranking.toml", "models", ["bias only", "MLP"] if options.quick else options.models)
     figures: dict[str, list[float]] = {}
-    for split in options.split or SPLITS:
+    for split in options.splits:
         share = UNKNOWN[split] if options.unknown is None else options.unknown
         chosen = [{**entry, "unknown": share} if "model" in entry and share else entry for entry in named]
         if not options.table:
-            run_all(data, options.work, split, chosen, seeds, options.validation)
-        records = read(options.work / "ranking.jsonl")
-        found = {}
-        for entry in chosen:
-            asked = [label(split, seed, entry, validation=options.validation) for seed in seeds]
-            if mine := [record for what in asked for record in of(what, records)[:1]]:
-                found[entry["name"]] = mine
-        print(f"\n{split}", *show(options.work, data, split, found, seeds, options.validation), sep="\n", flush=True)
+            run_all(data, work, split, chosen, seeds, again)
+        found = there(work / RESULTS, split, seeds, chosen, validation=again)
+        print(f"\n{split}", *show(work, data, split, found, seeds, again), sep="\n", flush=True)
         figures |= {f"{split} {name}.auc": [record["auc"] for record in mine] for name, mine in found.items()}
     if options.json:
         print(as_json("the quality of ranking models on ml-latest-small", figures))

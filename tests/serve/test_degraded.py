@@ -43,7 +43,7 @@ class Slow:
 
 @pytest.fixture
 def stages() -> Iterator[Stages]:
-    made = Stages(Budgets(retrieve=2000, rank=BUDGET))
+    made = Stages(Budgets(retrieve=60_000, rank=BUDGET))
     yield made
     made.close()
 

@@ -170,7 +170,7 @@ class Stages:
                 if run.given_up:
                     self._lost[stage] -= 1
                     return False
-                run.begun, run.error = time.perf_counter(), error
+                run.begun, run.error, run.running = time.perf_counter(), error, False
                 if error is None:
                     run.results.append(result)
 

@@ -133,7 +133,10 @@ def test_cold_items_are_in_no_training_row_but_in_the_catalogue(folder: Path, tm
     items = pl.read_parquet(tmp_path / "work/features/items/*.parquet")
     assert dict(items.select("item_id", "count").rows()) == {film: train[film] for film in films}
     assert items["movieId"].to_list() == list(range(3, 3 + len(films)))  # the most frequent ones have the first codes
-    assert items["item_id"].to_list() == sorted(films, key=lambda film: (-train[film], film))
+    order = items["item_id"].to_list()
+    assert order[: len(train)] == sorted(train, key=lambda film: (-train[film], film))
+    assert sorted(order) == films
+    assert order[len(train) :] != sorted(order[len(train) :])  # what has no count stands in an order that says nothing
     assert items["kind"].min() >= 3  # features of the untrained are those of the table
     users = pl.read_parquet(tmp_path / "work/features/users/*.parquet")
     assert users["relevant"].list.len().sum() == sum(row[0] in of_users(found["train"]) for row in found["test"])

@@ -17,6 +17,7 @@ import polars as pl
 from falconet import ops
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.etl.dataset import Dataset
+from falconet.etl.hash_expr import hash_expr
 from falconet.etl.selector import Node
 from falconet.etl.workflow import FittedWorkflow, Workflow
 from falconet.etl.writer import Shuffle
@@ -157,6 +158,7 @@ def _side(
 def catalogue_of(train: Dataset, items: pl.DataFrame | None, columns: ColumnsConfig) -> pl.DataFrame:
     """The ids of all items of the rows, the most frequent first, then those of the table that they lack.
 
+    These are in the order of a hash: equal scores are listed by code, and ids often grow with time, which says much.
     Raises ConfigError without a table of items.
     """
     if items is None:
@@ -166,7 +168,8 @@ def catalogue_of(train: Dataset, items: pl.DataFrame | None, columns: ColumnsCon
         )
     counts = count_rows(train, columns.item).drop_nulls().sort("count", columns.item, descending=[True, False])
     ids = counts.select(columns.item)
-    return pl.concat([ids, others_of(items, counts, columns.item)])
+    others = others_of(items, counts, columns.item)
+    return pl.concat([ids, others.sort(hash_expr(pl.col(columns.item), 0), columns.item)])
 
 
 def _check_features(fitted: FittedWorkflow, prepare: PrepareConfig) -> None:

@@ -17,6 +17,7 @@ from falconet.serve.events import Event
 from falconet.serve.recommender import Recommender
 from falconet.serve.said import as_values, check_said
 from falconet.serve.stores.sqlite import SqliteStore
+from serving_client import Client
 from serving_world import World
 
 ITEMS, USERS = 40, 30
@@ -225,3 +226,35 @@ def test_dates_are_said_as_text() -> None:
     for wrong in ({"day": "31.5.2024"}, {"new": 1}, {"n": 300}, {"n": 1.0}):
         with pytest.raises(DataError, match=r"`f\.\w+` is"):
             check_said(wrong, columns, field="f", what="it")
+
+
+def test_over_http_items_and_users_change_with_the_token(both: tuple[Recommender, Recommender]) -> None:
+    one, other = both
+    client = Client(one, token="a secret")  # noqa: S106
+    with_it = {"headers": {"authorization": "Bearer a secret"}}
+
+    def put(path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        response = client.request("PUT", path, json=body, **with_it)
+        return response.status_code, response.json()
+
+    said = {"title": "green tea", "kinds": ["tea"], "price": None}
+    answer = {"item_id": "900", "hidden": False, "expires": None, "known": True, "why": None}
+    assert put("/v1/items/900", {"features": said}) == (200, answer)
+    assert 900 in ids(other, 4)
+    status, error = put("/v1/items/900", {"features": {"prise": 3}})
+    assert (status, error["error"]["hint"]) == (422, "did you mean `price`?")
+    assert error["error"]["message"] == "`features`: an item of this bundle has no column `prise`"
+    status, error = put("/v1/items/900", {"features": {"price": {"of": 3}}})
+    assert (status, {field["field"].split(".")[0] for field in error["error"]["fields"]}) == (422, {"features"})
+    assert put("/v1/items/950", {"hidden": True})[1]["known"] is False
+    assert client.request("DELETE", "/v1/items/900", **with_it).status_code == 200
+    assert 900 not in ids(other, 4)
+    put("/v1/items/900", {})
+    assert [item.title for item in other.search_items("green")] == ["green tea"]
+    assert put("/v1/users/4", {"profile": {"town": "Chur"}}) == (200, {"user_id": "4", "profile": {"town": "Chur"}})
+    status, error = put("/v1/users/4", {"profile": {"town": 5}})
+    assert (status, error["error"]["message"]) == (422, "`profile.town` is 5")
+    assert put("/v1/users/4", {})[0] == 422
+    assert client.request("PUT", "/v1/users/4", json={"profile": {}}).status_code == 401
+    assert one.store is not None
+    assert one.store.get_user(4) == {"town": "Chur"}

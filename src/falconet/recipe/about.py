@@ -39,4 +39,4 @@ def about(recipe: Recipe, work: Path, *, measured: bool) -> dict[str, dict[str, 
 
 
 def _some_rows(folder: Path) -> pl.DataFrame:
-    return pl.scan_parquet(data_files(folder)).head(CHECKED).collect()
+    return pl.scan_parquet(list(data_files(folder))).head(CHECKED).collect()

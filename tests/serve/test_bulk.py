@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from falconet.io.footer import data_files
 from falconet.serve import bulk
 from falconet.serve.answers import Recommendation
 from falconet.serve.recommender import Recommender
+from falconet.serve.request import Request
 from serving_world import World
 
 
@@ -47,6 +49,13 @@ def one_by_one(recommender: Recommender, users: list[object], k: int) -> list[di
     return rows
 
 
+def assert_alike(got: list[dict[str, object]], want: list[dict[str, object]]) -> None:
+    """The same rows; scores to 1e-6, as products of many rows are rounded otherwise than those of few."""
+    for name in ("score", "retriever_score"):
+        assert [row.pop(name) for row in got] == pytest.approx([row.pop(name) for row in want], abs=1e-6)
+    assert got == want
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_all_get_what_each_gets(
     recommender: Recommender, world: World, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -56,7 +65,7 @@ def test_all_get_what_each_gets(
     users = users if kind == "parquet" else [str(user) for user in users]
     out = recommender.recommend_users(users_file(tmp_path / f"u.{kind}", users), tmp_path / "out", k=4)
     assert len(list(out.glob("*.parquet"))) == 3
-    assert read(out).to_pylist() == one_by_one(recommender, users, 4)
+    assert_alike(read(out).to_pylist(), one_by_one(recommender, users, 4))
     manifest = read_artifact(out, bulk.KIND)
     assert manifest.extra["users"] == 13
     assert manifest.parents["bundle"] == recommender.bundle.manifest.sha256
@@ -78,15 +87,15 @@ def test_a_run_that_was_killed_carries_on(
     monkeypatch.setattr(bulk, "_USERS", 4)
     users, asked = users_file(tmp_path / "u.parquet", list(world.users)), []
     whole = read(recommender.recommend_users(users, tmp_path / "whole", k=3))
-    really = Recommender._answer
+    really = Recommender._known
 
-    def counted(self: Recommender, request: object, shown: object) -> object:
-        asked.append(request.user_id)  # type: ignore[attr-defined]
+    def counted(self: Recommender, request: Request) -> object:
+        asked.append(request.user_id)
         if len(asked) == 10:
             raise KeyboardInterrupt
-        return really(self, request, shown)  # type: ignore[arg-type]
+        return really(self, request)
 
-    monkeypatch.setattr(Recommender, "_answer", counted)
+    monkeypatch.setattr(Recommender, "_known", counted)
     with pytest.raises(KeyboardInterrupt):
         recommender.recommend_users(users, tmp_path / "out", k=3)
     assert not (tmp_path / "out").exists()
@@ -116,11 +125,11 @@ def test_two_processes_do_not_write_one_folder(recommender: Recommender, world: 
     really, tried = recommender.recommend, []
 
     class Second(Recommender):
-        def _answer(self, request: object, shown: object) -> object:  # type: ignore[override]
+        def _known(self, request: Request) -> object:  # type: ignore[override]
             with pytest.raises(ArtifactError, match="another process is writing"):
                 recommender.recommend_users(users, tmp_path / "out", k=2)
             tried.append(request)
-            return super()._answer(request, shown)  # type: ignore[arg-type]
+            return super()._known(request)
 
     Second(recommender.bundle, recommender.store).recommend_users(users, tmp_path / "out", k=2)
     assert len(tried) == 2
@@ -166,3 +175,29 @@ def test_the_command_writes_a_folder_and_prints_it(
         recommend(world.bundle, users=users)
     with pytest.raises(ConfigError, match="goes with neither"):
         recommend(world.bundle, users=users, out=tmp_path / "out", user="7")
+
+
+def test_whoever_waits_while_a_folder_is_removed_makes_another(
+    recommender: Recommender, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = users_file(tmp_path / "u.parquet", list(world.users[:2]))
+    work, really, times = tmp_path / ".bulk-out", bulk.take, []
+
+    def slow(handle: int, *, without_locks: bool = False) -> bool:
+        times.append(handle)
+        if len(times) == 1:  # between the opening of the lock and the taking, another one ends
+            shutil.rmtree(work)
+        return really(handle, without_locks=without_locks)
+
+    monkeypatch.setattr(bulk, "take", slow)
+    out = recommender.recommend_users(users, tmp_path / "out", k=2)
+    assert len(read(out)) == 4
+    assert len(times) == 2
+    assert not work.exists()
+
+
+def test_what_is_of_a_file_is_refused_without_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`--overwrite` is of `--users`"):
+        recommend(tmp_path, user="1", overwrite=True)
+    with pytest.raises(ConfigError, match="`--column` is of `--users`"):
+        recommend(tmp_path, user="1", column="who")

@@ -48,13 +48,16 @@ def recommend(
     if (users is None) != (out is None):
         given, missing = ("--users", "--out") if out is None else ("--out", "--users")
         raise ConfigError(f"`{given}` without `{missing}`", hint="--users FILE --out FOLDER")
+    if users is None and (overwrite or column != "user_id"):
+        name = "--overwrite" if overwrite else "--column"
+        raise ConfigError(f"`{name}` is of `--users`", hint="--users FILE --out FOLDER, or leave it out")
     if users is not None and (user is not None or history is not None):
         raise ConfigError("`--users` goes with neither `--user` nor `--history`")
     if db is not None and "://" not in db and not Path(db).is_file():
         raise ConfigError(f"no file of events at `{db}`", hint="`falconet serve` makes one")
     store = None if db is None else open_store(db)
     try:
-        recommender = Recommender.load(bundle, store)
+        recommender = Recommender.load(bundle, store, threads=1 if users is None else None)  # None: all cores
         if users is not None and out is not None:
             typer.echo(recommender.recommend_users(users, out, column=column, overwrite=overwrite, k=k, filter=filter))
             return

@@ -68,6 +68,11 @@ class Found:
         places_RK = torch.arange(1, codes_RK.shape[1] + 1, device=codes_RK.device).expand_as(codes_RK)
         return cls(codes_RK, scores_RK, scores_RK[:, :, None], places_RK[:, :, None], codes_RK.shape[1])
 
+    def of(self, row: int) -> Found:
+        """Those of one user."""
+        one = slice(row, row + 1)
+        return Found(self.codes[one], self.scores[one], self.of_sources[one], self.places[one], self.asked)
+
     def take(self, keep_K: Tensor) -> Found:
         """The columns where `keep_K` is true."""
         return Found(

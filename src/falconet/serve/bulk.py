@@ -8,10 +8,11 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +21,6 @@ from falconet.errors import ArtifactError, DataError
 from falconet.io.artifact import is_complete, write_artifact, write_file
 from falconet.io.lock import take
 from falconet.progress import note, progress
-from falconet.serve.answers import Recommendation
 from falconet.serve.events import Id
 from falconet.serve.request import Request
 from falconet.serve.users_file import UsersFile
@@ -28,6 +28,28 @@ from falconet.serve.users_file import UsersFile
 KIND = "recommendations"
 FORMAT = 1  # of the files
 _USERS, _ROWS = 2_000, 1_000_000  # of one part, at most
+_CANDIDATES = 32_768  # of the users who are answered at once: the more, the more memory that takes
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The answer to one user: of each place the item, its score, the retriever's, and its place there."""
+
+    items: list[tuple[Id, float, float, int]]
+    source: str
+    cold_start: bool
+
+
+class Asker(Protocol):
+    """Who answers: first each user is looked up, then several are answered at once."""
+
+    candidates: int
+
+    def look_up(self, user: Id) -> Any:
+        """What is known of a user. Raises DataError for one who cannot be asked for."""
+
+    def answer(self, known: Sequence[Any]) -> list[Listed]:
+        """The answers to users who were looked up."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +90,8 @@ class Bulk:
             ]
         )
 
-    def run(self, answer: Callable[[Id], Recommendation]) -> Path:
-        """Ask `answer` for every user who has none yet; the folder with all answers, whole or not there.
+    def run(self, asker: Asker) -> Path:
+        """Have every user answered who is not yet; the folder with all answers, whole or not there.
 
         Raises ArtifactError where the folder exists (unless it is this very run's, or `overwrite`), or another process
         writes it; DataError, naming the row, for a user who cannot be asked for.
@@ -78,26 +100,28 @@ class Bulk:
         if self.out.exists() and not self.overwrite:
             if is_complete(self.out, KIND, key=key):
                 note(f"`{self.out}` has these recommendations already")
-                shutil.rmtree(self.work, ignore_errors=True)
+                if self.work.exists():  # one was killed between the last two steps
+                    with self._locked() as mine:
+                        if mine:
+                            self._clear()
                 return self.out
             raise ArtifactError(f"`{self.out}` exists already", hint="choose another folder, or --overwrite")
         with self._begun(key) as parts:
-            total = self._parts(parts, answer)
+            total = self._parts(parts, asker)
             with write_artifact(self.out, KIND, overwrite=self.overwrite) as draft:
                 for part in sorted(parts.glob("part-*.parquet")):
                     _link(part, draft.path / part.name)
                 draft.parents["bundle"] = self.bundle
                 draft.extra |= {"key": key, "users": total, "request": self.request.to_plain()}
-        shutil.rmtree(self.work, ignore_errors=True)
+            self._clear()
         return self.out
 
     @contextmanager
     def _begun(self, key: str) -> Iterator[Path]:
         """The folder of this run's parts, which no other process may write to meanwhile."""
         parts = self.work / key
-        self.work.mkdir(parents=True, exist_ok=True)
-        with (self.work / "lock").open("a") as lock:
-            if not take(lock.fileno(), without_locks=True):
+        with self._locked() as mine:
+            if not mine:
                 raise ArtifactError(f"another process is writing `{self.out}`", hint="wait for it, or end it")
             for other in self.work.iterdir():
                 if other.is_dir() and other != parts:
@@ -106,7 +130,43 @@ class Bulk:
             parts.mkdir(exist_ok=True)
             yield parts
 
-    def _parts(self, parts: Path, answer: Callable[[Id], Recommendation]) -> int:
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """Whether the folder of parts is this process's alone, until the end of the block; it is there."""
+        while True:
+            self.work.mkdir(parents=True, exist_ok=True)
+            try:
+                lock = self._lock.open("a")
+            except FileNotFoundError:  # another process was just done, and has removed it
+                continue
+            with lock:
+                mine = take(lock.fileno(), without_locks=True)
+                if mine and not self._is_there(lock.fileno()):
+                    continue
+                yield mine
+            break
+        if os.name == "nt" and mine and not any(self.work.glob("*/")):
+            with suppress(OSError):  # `_clear` could not remove an open file; nor can this, of another process
+                self._lock.unlink(missing_ok=True)
+                self.work.rmdir()
+
+    def _is_there(self, handle: int) -> bool:
+        """Whether the open file is still the one that others find."""
+        try:
+            return os.path.samestat(os.fstat(handle), self._lock.stat())
+        except FileNotFoundError:
+            return False
+
+    @property
+    def _lock(self) -> Path:
+        return self.work / "lock"
+
+    def _clear(self) -> None:
+        """Remove the folder while it is locked: whoever comes next makes another."""
+        with suppress(OSError):  # Windows removes no open file
+            shutil.rmtree(self.work)
+
+    def _parts(self, parts: Path, asker: Asker) -> int:
         """Write the parts that are missing; the number of users."""
         done, size = 0, max(1, min(_USERS, _ROWS // self.request.k))
         with progress("recommending", total=self.users.rows, unit="users") as task:
@@ -115,7 +175,7 @@ class Bulk:
                 if file.exists():
                     task.advance(len(users))
                 else:
-                    self._write(file, users, done, answer, task.advance)
+                    self._write(file, users, done, asker, task.advance)
                 done += len(users)
         if not done:
             raise DataError(f"{self.users.where} has no rows")
@@ -126,37 +186,33 @@ class Bulk:
         file: Path,
         users: Sequence[Id | None],
         before: int,
-        answer: Callable[[Id], Recommendation],
-        advance: Callable[[], None],
+        asker: Asker,
+        advance: Callable[[int], None],
     ) -> None:
         """Ask for the users and write their answers aside, then under their name."""
         rows: list[tuple[object, ...]] = []
-        for row, user in enumerate(users, start=before + 1):
-            if user is None or user == "":
-                raise DataError(f"{self.users.where}, row {row}: `{self.users.column}` is empty")
-            try:
-                said = answer(user)
-            except DataError as error:
-                raise DataError(f"{self.users.where}, row {row}: {error.args[0]}", hint=error.hint) from error
-            rows += [
-                (
-                    user,
-                    item.rank,
-                    item.item_id,
-                    item.score,
-                    item.retriever_score,
-                    item.retriever_rank,
-                    item.source,
-                    said.cold_start,
-                )
-                for item in said.items
-            ]
-            advance()
+        at_once = max(1, _CANDIDATES // max(asker.candidates, self.request.k))
+        for i in range(0, len(users), at_once):
+            some = users[i : i + at_once]
+            known = [self._look_up(asker, user, row) for row, user in enumerate(some, start=before + i + 1)]
+            for user, listed in zip(some, asker.answer(known), strict=True):
+                rows += [
+                    (user, rank, *item, listed.source, listed.cold_start) for rank, item in enumerate(listed.items, 1)
+                ]
+            advance(len(some))
         columns = zip(*rows, strict=True) if rows else ((),) * len(self.schema)
         arrays = [pa.array(column, type=f.type) for f, column in zip(self.schema, columns, strict=True)]
         sink = io.BytesIO()
         pq.write_table(pa.table(arrays, schema=self.schema), sink, compression="zstd")
         write_file(file, sink.getvalue())
+
+    def _look_up(self, asker: Asker, user: Id | None, row: int) -> Any:
+        if user is None or user == "":
+            raise DataError(f"{self.users.where}, row {row}: `{self.users.column}` is empty")
+        try:
+            return asker.look_up(user)
+        except DataError as error:
+            raise DataError(f"{self.users.where}, row {row}: {error.args[0]}", hint=error.hint) from error
 
 
 def _link(file: Path, to: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from falconet.batch import Batch, Ragged
+from falconet.columns import join
 from falconet.retrieval.candidates import CandidateRows
 from falconet.retrieval.sources import Found, Sources
 from falconet.serve.events import Id
@@ -102,7 +103,7 @@ class Engine:
         retrieval is late has what is popular, one whose ranking is late the order of the retrievers.
         """
         watch = _Watch()
-        if query.person is None and not (query.history and self.features.uses_history):
+        if self._is_stranger(query):
             return self._without_person(query, watch)
         steps = self._steps(query)
         if stages is None:
@@ -120,6 +121,40 @@ class Engine:
         watch.stop("rank")
         waited = {"rank": watch.took_ms["rank"] - sum(took_ms.values())}
         return self._answer(query, found, places, took_ms | waited, ("rank",))
+
+    def answers(self, queries: Sequence[Query]) -> list[Answer]:
+        """The answers to several queries of one `k` and one `allowed`, as `answer` gives them but for last bits.
+
+        Products of many rows are rounded otherwise than those of few. Nothing is timed.
+        """
+        known = [query for query in queries if not self._is_stranger(query)]
+        with torch.inference_mode():
+            places = iter(self._places_of_many(known) if known else [])
+            made = []
+            for query in queries:
+                if self._is_stranger(query):
+                    made.append(self._without_person(query, _Watch()))
+                else:
+                    found, listed = next(places)
+                    made.append(self._answer(query, found, listed, {}))
+        return made
+
+    def _places_of_many(self, queries: Sequence[Query]) -> Iterator[tuple[Found, list[Place]]]:
+        users = Batch.of(join([dict(self._user(query).features) for query in queries]))
+        found = self._search(users, queries)
+        ranks = self.ranker is not None and self.rows is not None and found.codes.shape[1]
+        final_RK = found.scores
+        if ranks:
+            assert self.ranker is not None and self.rows is not None
+            final_RK = self.ranker(self.rows.rows(users, found)).view(found.codes.shape)
+        for i, query in enumerate(queries):
+            there_K = found.codes[i] >= 0
+            one = found.of(i).take(there_K)
+            yield one, self._places(one, final_RK[i][there_K], query, probability if ranks else float)
+
+    def _is_stranger(self, query: Query) -> bool:
+        """Whether nothing is known of who asks."""
+        return query.person is None and not (query.history and self.features.uses_history)
 
     def ranker_rows(self, query: Query) -> Batch:
         """The rows that the ranker sees for a query."""
@@ -172,10 +207,17 @@ class Engine:
 
     def _retrieve(self, user: Batch, query: Query) -> Found:
         """The best items that are allowed, of one user."""
-        include = None if query.allowed is None else self.catalogue.codes[query.allowed]
-        k = min(max(self.candidates, query.k), len(self.catalogue))
-        found = self.sources.search(user, k, exclude=Ragged.of([sorted(query.exclude)]), include=include)
-        return found.take(found.codes[0] >= 0)
+        found = self._search(user, [query])
+        there_K = found.codes[0] >= 0
+        return found if bool(there_K.all()) else found.take(there_K)
+
+    def _search(self, users: Batch, queries: Sequence[Query]) -> Found:
+        """The best items of every user; codes -1 where fewer are left."""
+        allowed = queries[0].allowed
+        include = None if allowed is None else self.catalogue.codes[allowed]
+        k = min(max(self.candidates, queries[0].k), len(self.catalogue))
+        exclude = Ragged.of([sorted(query.exclude) for query in queries])
+        return self.sources.search(users, k, exclude=exclude, include=include)
 
     def _rank(self, user: Batch, found: Found, query: Query) -> list[Place]:
         """The best k candidates in their final order. Without a ranker it is the retrievers'."""

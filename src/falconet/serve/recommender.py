@@ -18,7 +18,7 @@ from torch import Tensor
 
 from falconet.errors import ConfigError, DataError
 from falconet.serve.answers import Closer, Item, Met, Named, Recommendation, RecommendedItem, SimilarItem
-from falconet.serve.bulk import Bulk
+from falconet.serve.bulk import Bulk, Listed
 from falconet.serve.bundle import Bundle, load_bundle
 from falconet.serve.changes import ItemChanges
 from falconet.serve.closer import look_closer
@@ -217,7 +217,7 @@ class Recommender:
         """Why an item is where it is in the answer to a request. Raises DataError for an item that is not known."""
         row = self._row(item_id)
         request = Request(user_id=user_id, **asked)
-        return look_closer(self._engine, self._query(request, self._known(request), ()), row)
+        return look_closer(self._engine, self._query(request, self._known(request), (), self._bounds(request)), row)
 
     @_as_of_now
     def recommend_users(
@@ -231,9 +231,9 @@ class Recommender:
     ) -> Path:
         """Recommendations for every user of a Parquet or CSV file, as Parquet in the folder `out`, which is returned.
 
-        Each is what `recommend` gives, but for the reasons, and takes what it takes. Memory does not grow with the
-        file. A run that was killed carries on when it is started again. `column`: where the ids are. Raises
-        ArtifactError where `out` exists, DataError where a user cannot be asked for.
+        Each is what `recommend` gives, but for the reasons and the last digits of scores, and takes what it takes.
+        Memory does not grow with the file. A run that was killed carries on when it is started again. `column`: where
+        the ids are. Raises ArtifactError where `out` exists, DataError where a user cannot be asked for.
         """
         plain: Asked = {**asked, "explain": False}
         request = Request(**plain)
@@ -241,8 +241,7 @@ class Recommender:
             raise ConfigError("`scenario` is of lists that are shown", hint="`recommend` takes it")
         if request.session_id is not None:
             raise ConfigError("`session_id` is of one visitor", hint="leave it out: the file says for whom")
-        self._allowed(request)  # what is wrong with an expression is no user's fault
-        self._boosts(request)
+        asker = _Everybody(self, request)
         ids = self._catalogue.ids
         bulk = Bulk(
             users=UsersFile(Path(users), column),
@@ -252,7 +251,7 @@ class Recommender:
             out=Path(out).absolute(),
             overwrite=overwrite,
         )
-        return bulk.run(lambda user: self._answer(replace(request, user_id=user), shown=()).said)
+        return bulk.run(asker)
 
     def check(self) -> None:
         """Answer a request of somebody known, the whole path, and keep nothing of it."""
@@ -267,7 +266,7 @@ class Recommender:
     def _answer(self, request: Request, shown: Collection[Id]) -> _Said:
         start = time.perf_counter()
         known = self._known(request)
-        query = self._query(request, known, shown)
+        query = self._query(request, known, shown, self._bounds(request))
         read_ms = (time.perf_counter() - start) * 1000
         answer = self._engine.answer(query, self.stages, start)
         answered = time.perf_counter()
@@ -276,7 +275,7 @@ class Recommender:
         took = {"history": read_ms, **answer.took_ms, "explain": (end - answered) * 1000, "total": (end - start) * 1000}
         said = Recommendation(
             items,
-            cold_start=known.row is None or (not known.met and self._engine.features.uses_history),
+            cold_start=self._is_cold(known),
             recommendation_id=uuid.uuid4().hex,
             bundle=self.bundle.name,
             history=self._shown_history(known.met),
@@ -286,7 +285,17 @@ class Recommender:
         )
         return _Said(said, request, known.who)
 
-    def _query(self, request: Request, known: _Known, shown: Collection[Id]) -> Query:
+    def _is_cold(self, known: _Known) -> bool:
+        return known.row is None or (not known.met and self._engine.features.uses_history)
+
+    def _bounds(self, request: Request) -> tuple[Tensor | None, Tensor | None]:
+        """Which items may appear, and what is added to their scores: the same for everybody who asks so."""
+        return self._allowed(request), self._boosts(request)
+
+    def _query(
+        self, request: Request, known: _Known, shown: Collection[Id], bounds: tuple[Tensor | None, Tensor | None]
+    ) -> Query:
+        allowed, boosts = bounds
         return Query(
             k=request.k,
             person=known.row,
@@ -295,9 +304,9 @@ class Recommender:
             seen=known.everything,
             profile=known.profile,
             exclude=known.exclude | self._past.codes(shown, "shown"),
-            allowed=self._allowed(request),
+            allowed=allowed,
             context=request.context,
-            boosts=self._boosts(request),
+            boosts=boosts,
             diversity=request.diversity,
             temperature=request.temperature,
             seed=request.seed,
@@ -522,3 +531,24 @@ class _Said:
     said: Recommendation
     request: Request
     who: Who | None
+
+
+class _Everybody:
+    """Answers one request for many users, several at once. Raises what is wrong with the request itself."""
+
+    def __init__(self, recommender: Recommender, request: Request) -> None:
+        self._recommender, self._request = recommender, request
+        self._bounds = recommender._bounds(request)
+        self.candidates = recommender._engine.candidates
+
+    def look_up(self, user: Id) -> _Known:
+        return self._recommender._known(replace(self._request, user_id=user))
+
+    def answer(self, known: Sequence[_Known]) -> list[Listed]:
+        recommender, ids = self._recommender, self._recommender._catalogue.ids.values
+        queries = [recommender._query(self._request, one, (), self._bounds) for one in known]
+        listed = []
+        for one, answer in zip(known, recommender._engine.answers(queries), strict=True):
+            items = [(ids[p.row], p.score, p.retriever_score, p.retriever_rank) for p in answer.places]
+            listed.append(Listed(items, answer.source, recommender._is_cold(one)))
+        return listed

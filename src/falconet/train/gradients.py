@@ -56,8 +56,7 @@ class RowGradient:
             rows = slice(start, start + size)
             some = self.values[rows]
             if self.layer is not None:
-                missing = size - len(some) if start else 0  # all of one shape, for which oneDNN has its kernel already
-                some = (F.pad(some, (0, 0, 0, missing)) @ self.layer)[: len(some)]
+                some = _through(some, self.layer, size if start else 0)
             yield rows, some
 
     def formed(self) -> RowGradient:
@@ -96,6 +95,11 @@ def add_up(parts: Sequence[RowGradient]) -> RowGradient:
             sum_UD.index_add_(0, some[start:end] - rows.start, part.values[start:end].float())
         squares.append(_squares(sum_UD))
     return replace(total, known_squares=torch.cat(squares) if squares else None)
+
+
+def _through(values_UH: Tensor, layer_HD: Tensor, rows: int) -> Tensor:
+    """The product, [U, D], worked out for at least so many rows: all of one shape, for which oneDNN has its kernel."""
+    return (F.pad(values_UH, (0, 0, 0, max(rows - len(values_UH), 0))) @ layer_HD)[: len(values_UH)]
 
 
 def _squares(values_UD: Tensor) -> Tensor:

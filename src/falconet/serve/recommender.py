@@ -46,7 +46,7 @@ def _as_of_now(method: Callable[Concatenate[Recommender, P], R]) -> Callable[Con
     """The same method of a recommender that knows what the store says of items."""
 
     @wraps(method)
-    def call(self: Recommender, *args: P.args, **named: P.kwargs) -> R:
+    def call(self: Recommender, /, *args: P.args, **named: P.kwargs) -> R:
         return method(self._now(), *args, **named)
 
     return call
@@ -281,7 +281,7 @@ class Recommender:
             history=self._shown_history(known.met),
             funnel=answer.funnel,
             took_ms={stage: round(ms, 3) for stage, ms in took.items()},
-            degraded=[*(["store"] if known.away else []), *answer.degraded],
+            degraded=["store", *answer.degraded] if known.away else [*answer.degraded],
         )
         return _Said(said, request, known.who)
 

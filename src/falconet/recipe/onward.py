@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -155,7 +155,7 @@ def _as_said(raw: RawData, events: NewEvents) -> RawData:
 
 
 def _with_said(
-    table: pl.DataFrame, key: str, said: Sequence[tuple[Any, dict[str | None, Any]]], whose: str
+    table: pl.DataFrame, key: str, said: Sequence[tuple[Any, Mapping[Any, Any]]], whose: str
 ) -> pl.DataFrame:
     """A table of one row for each id, with other values, and rows for other ids."""
     if unknown := sorted({str(name) for _, values in said for name in values if name not in table.columns}):

@@ -13,6 +13,12 @@ from falconet.serve.recommender import Recommender
 from serving_world import CANDIDATES, HISTORY, ITEMS, World
 
 
+@pytest.fixture
+def recommender(searching: Recommender) -> Recommender:
+    """Of the exact index, then of the approximate one."""
+    return searching
+
+
 def ids(answer: Recommendation) -> list[int | str]:
     return [item.item_id for item in answer.items]
 

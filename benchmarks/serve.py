@@ -7,7 +7,8 @@ weights, histories of 50 items, genres, ids of 64 bits. `falconet serve` answers
 another (where the system can pin processes): requests of known users for 20 items, one event for each ten, sent on time
 whether or not the last has been answered; a latency counts from when the request was due. Then as many as one worker
 sustains.
-`million_items_p50_ms` is the whole answer, in process, with a million items searched exactly. `--curves` shows the cost
+`in_process_p50_ms` is the whole answer without HTTP, `million_items_p50_ms` the same with a million items searched
+exactly, `bulk_users_per_s` what `falconet recommend --users` does. `--curves` shows the cost
 of an answer against items, candidates and the length of histories.
 """
 
@@ -26,6 +27,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,7 @@ WORK = "answers of two stages (TwoTower of 64, DLRM) over HTTP, and in process"
 FIRST = 3  # the first code of a vocabulary
 GENRES = 20
 CONNECTIONS = 16
+EARLY = 0.0002  # seconds that a timer may be late
 ID = 10_000_000_000  # ids begin above 32 bits
 
 
@@ -144,42 +148,47 @@ def make_bundle(folder: Path, items: int, users: int, history: int, candidates: 
 class Load:
     """Sends requests on time and notes how long after they were due the last byte of the answer was there.
 
-    One thread that never sleeps, so that being late is the server's doing; answers are looked into when all are there.
+    One thread, awake a little before a request is due; answers are looked into when all are there.
     """
 
     def __init__(self, port: int, users: int) -> None:
-        self._users = users
-        self._idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS)]
-        for connection in self._idle:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setblocking(False)
+        self._port, self._users = port, users
 
     def run(self, rate: float, seconds: float) -> tuple[list[float], dict[str, list[float]], int]:
         """Latencies in ms, those of every stage as the server says, and how many answers were no 200."""
-        start, count = time.perf_counter() + 0.2, int(rate * seconds)
-        requests = [self._request(number, start) for number in range(count)]
+        count = int(rate * seconds)
+        answers, took = [b""] * count, [0.0] * count
         asked: dict[socket.socket, int] = {}
-        answers = [b""] * count
-        took = [0.0] * count
         sent = done = 0
-        with selectors.DefaultSelector() as waiting:
-            for connection in self._idle:
-                waiting.register(connection, selectors.EVENT_READ)
+        with ExitStack() as opened:
+            waiting = opened.enter_context(selectors.DefaultSelector())
+            idle = deque(opened.enter_context(self._connection()) for _ in range(CONNECTIONS))
+            for connection in idle:
+                waiting.register(connection, selectors.EVENT_READ, connection)
+            start = time.perf_counter() + 0.2
+            requests = [self._request(number, start) for number in range(count)]
             while done < count:
-                if sent < count and self._idle and time.perf_counter() >= start + sent / rate:
-                    connection = self._idle.pop()
+                left = start + sent / rate - time.perf_counter() if sent < count and idle else 1.0
+                if left <= 0:
+                    connection = idle.popleft()
                     asked[connection] = sent
                     connection.sendall(requests[sent])
                     sent += 1
-                for key, _ in waiting.select(0):
-                    connection = key.fileobj  # type: ignore[assignment]
+                for key, _ in waiting.select(max(left - EARLY, 0)):
+                    connection = key.data
                     number = asked[connection]
                     answers[number] += connection.recv(1 << 20)
                     if _is_whole(answers[number]):
                         took[number] = (time.perf_counter() - start - number / rate) * 1000
-                        self._idle.append(connection)
+                        idle.append(connection)
                         done += 1
         return self._told(answers, took)
+
+    def _connection(self) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self._port))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setblocking(False)
+        return connection
 
     def _request(self, number: int, start: float) -> bytes:
         """A request for a list, every tenth one with an event."""
@@ -279,6 +288,15 @@ def in_process(bundle: Path, users: int, asked: int) -> float:
     return statistics.median(times)
 
 
+def in_bulk(bundle: Path, folder: Path, users: int) -> float:
+    """Users a second of a file that are recommended to, by one thread."""
+    pq.write_table(pa.table({"user_id": np.arange(ID, ID + users)}), folder / "users.parquet")
+    recommender = Recommender.load(bundle)
+    start = time.perf_counter()
+    recommender.recommend_users(folder / "users.parquet", folder / "lists", k=20)
+    return users / (time.perf_counter() - start)
+
+
 def curves(folder: Path, users: int, asked: int) -> dict[str, float]:
     """The cost of an answer against one thing at a time."""
     found = {}
@@ -311,7 +329,10 @@ def main() -> None:
     set_quiet(True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        figures = serve(make_bundle(folder / "load", args.items, args.users, 50, args.candidates), args)
+        bundle = make_bundle(folder / "load", args.items, args.users, 50, args.candidates)
+        figures = serve(bundle, args)
+        figures["in_process_p50_ms"] = in_process(bundle, args.users, 200)
+        figures["bulk_users_per_s"] = in_bulk(bundle, folder, min(args.users, 4000))
         large = make_bundle(folder / "million", million, args.users, 50, args.candidates)
         figures["million_items_p50_ms"] = in_process(large, args.users, 200)
         if args.curves:

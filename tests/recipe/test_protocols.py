@@ -16,7 +16,7 @@ from falconet.recipe.comparison import COLUMNS, protocol_recipe
 from falconet.recipe.config import Recipe, recipe_of
 from falconet.recipe.prepare import prepare
 from falconet.recipe.protocol import PROTOCOLS
-from falconet.recipe.run import compare
+from falconet.recipe.run import compare, run
 
 Row = tuple[int, int, int, int]
 
@@ -283,12 +283,17 @@ def test_cold_items_are_found_by_their_features_alone(tmp_path: Path) -> None:
             "split": {"held_out": 0.2},
             "columns": {"user": "who", "item": "what", "time": "at", "rating": "", "item_features": ["side"]},
             "evaluate": {"k": 3, "metrics": ["ndcg@3"]},
-            "compare": [{**towers, "name": "features", "config": {"unknown_items": 0.5}}],
+            "retriever": {**towers, "config": {"unknown_items": 0.5}},
+            "ranker": {"model": "MLP", "batch_size": 256, "config": {"hidden": []}, "train": {"epochs": 1}},
+            "bundle": {"candidates": 20},
+            "compare": [],
         }
     )
-    report = compare(plan, tmp_path / "work")
+    run(plan, tmp_path / "work")
+    report = json.loads((tmp_path / "work/report.json").read_bytes())
+    assert list(report["models"]) == ["Popular", "EASE", "retriever", "two_stage"]
     value = {name: model["ranking"]["ndcg@3"]["value"] for name, model in report["models"].items()}
-    assert value["features"] > 1.5 * max(value["Popular"], value["EASE"])
+    assert value["retriever"] > 1.5 * max(value["Popular"], value["EASE"])
     assert report["protocol"]["items"] == "untrained"
     sizes = {name: one["items"] for name, one in report["segments"]["items"].items()}
     assert sizes == {"head": 0, "mid": 0, "tail": 12, "cold": 12}

@@ -79,7 +79,7 @@ def evaluate(
     config = config or EvaluationConfig()
     features = Path(features)
     catalogue, everybody = read_items(features / "items"), read_users(features / "users")
-    items = _listed(catalogue, config)
+    items = listed(catalogue, config)
     table = tested_table(features)
     users, tested = _tested(table)
     asked = users.take(tested)
@@ -149,7 +149,7 @@ def figure(
     value.
     """
     features = Path(features)
-    items, (users, tested) = _listed(read_items(features / "items"), config), _tested(tested_table(features))
+    items, (users, tested) = listed(read_items(features / "items"), config), _tested(tested_table(features))
     shows = Retrieval(model, items) if isinstance(model, Retriever) else model
     figures = _judge(users.take(tested), items, config).judge(shows, name).figures
     known = {**figures["lists"], **{key: one["value"] for key, one in figures["ranking"].items()}}
@@ -160,7 +160,7 @@ def figure(
     return float(known[metric])
 
 
-def _listed(catalogue: Items, config: EvaluationConfig) -> Items:
+def listed(catalogue: Items, config: EvaluationConfig) -> Items:
     """What lists are made of. Raises DataError for a catalogue of which training knows everything."""
     items = catalogue if config.items == "all" else catalogue.untrained()
     if not len(items.codes):

@@ -18,7 +18,7 @@ from falconet.config import config_hash, to_plain
 from falconet.errors import FalconetError
 from falconet.evaluation.candidates import build_candidates, candidate_rows
 from falconet.evaluation.cut import CandidateConfig, write_scout_rows
-from falconet.evaluation.evaluate import EvaluationConfig
+from falconet.evaluation.evaluate import EvaluationConfig, listed
 from falconet.evaluation.evaluate import evaluate as evaluate_models
 from falconet.evaluation.recommend import Recommends, Together, TwoStage, sources_of
 from falconet.evaluation.report import read_report, write_report
@@ -180,7 +180,8 @@ def compared(recipe: Recipe, work: Path) -> Iterator[tuple[str, Retriever]]:
 def own(recipe: Recipe, work: Path) -> Iterator[tuple[str, Retriever | Recommends]]:
     """The recipe's retrievers, what they name together, and its two stages as one."""
     items, users = read_items(work / "features/items"), read_users(work / "features/users")
-    first, reads = _sources(recipe, work, items), ranker_reads(recipe)
+    first = _sources(recipe, work, listed(items, evaluation_config(recipe)))
+    reads = ranker_reads(recipe)
     for source in first.sources:
         assert isinstance(source.retriever, Retriever)
         yield source.name, source.retriever

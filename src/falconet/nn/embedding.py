@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from falconet.batch import Batch, Feature, Ragged
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
-from falconet.memory import as_size, machine_memory
 from falconet.nn.lookup import PADDING, check_range, distinct, filled, ids_of, rows_of
 from falconet.nn.pooling import Pooling, pool
 from falconet.nn.projection import Local, Projected, Visit, add_rows, project
+from falconet.nn.sizes import cardinality_of, check_memory, check_pooling, width_of
 from falconet.schema import Column
 
 
@@ -76,15 +76,15 @@ class Tables(nn.Module):
         self._pooling = {c.name: pooling if isinstance(pooling, str) else pooling.get(c.name, "mean") for c in columns}
         self._sizes: dict[str, tuple[int, int]] = {}
         for column in columns:
-            _check(column, self._pooling[column.name])
-            size = (_cardinality(column), _width(column, dims))
+            check_pooling(column, self._pooling[column.name])
+            size = (cardinality_of(column), width_of(column, dims))
             if self._sizes.setdefault(column.table, size) != size:
                 raise SchemaError(
                     f"column `{column.name}` asks for a table `{column.table}` of (rows, width) {size}, "
                     f"another column of that domain for {self._sizes[column.table]}",
                     hint="columns of one domain have one cardinality and one width",
                 )
-        _check_memory(self._sizes)
+        check_memory(self._sizes)
         self.weights = nn.ParameterDict()
         for table, (rows, width) in self._sizes.items():
             weight = torch.randn(rows, width) * init
@@ -350,40 +350,6 @@ def _feature(batch: Batch, name: str) -> Feature:
     if name not in batch.features:
         raise ColumnNotFoundError.of(name, batch.features, where="the batch")
     return batch.features[name]
-
-
-def _check(column: Column, pooling: str) -> None:
-    if pooling not in ("mean", "sum"):
-        raise ConfigError(f'pooling of `{column.name}` must be "mean" or "sum", not {pooling!r}')
-
-
-def _check_memory(sizes: Mapping[str, tuple[int, int]]) -> None:
-    bytes = {table: 4 * rows * width for table, (rows, width) in sizes.items()}
-    if torch.get_default_device().type != "cpu" or sum(bytes.values()) <= machine_memory():
-        return
-    table = max(bytes, key=lambda name: bytes[name])
-    rows, width = sizes[table]
-    raise ConfigError(
-        f"the tables take {as_size(sum(bytes.values()))}, this machine has {as_size(machine_memory())} of memory; "
-        f"the largest is `{table}`: {rows:,} rows of {width} numbers, {as_size(bytes[table])}",
-        hint="a smaller width (`dim`), or fewer codes: Categorify(freq_threshold=…, max_size=…) or HashBucket",
-    )
-
-
-def _cardinality(column: Column) -> int:
-    if column.cardinality is None:
-        raise SchemaError(f"`{column.name}` has no cardinality", hint="`Categorify` sets it")
-    return column.cardinality
-
-
-def _width(column: Column, dims: int | Mapping[str, int]) -> int:
-    if not isinstance(dims, int):
-        if column.name not in dims and column.table not in dims:
-            raise ColumnNotFoundError.of(column.name, dims, where="`dims`")
-        dims = dims[column.name] if column.name in dims else dims[column.table]
-    if dims < 1:
-        raise ConfigError(f"the table of `{column.name}` cannot be {dims} wide")
-    return dims
 
 
 def _key(table: str) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from falconet.errors import ConfigError, suggest
 from falconet.memory import as_size
 from falconet.train.exchange import Layout
@@ -154,3 +156,18 @@ def check_placement(asked: object) -> None:
     for one in asked.values() if isinstance(asked, Mapping) else [asked]:
         if one not in PLACEMENTS:
             raise ConfigError(f"`table_placement` is {one!r}", hint=f"one of {', '.join(PLACEMENTS)}, or one per table")
+
+
+def check_dense(placement: Asked | Mapping[str, Asked], dtype: torch.dtype) -> None:
+    """Raise ConfigError for tables without a rule that would not hold a dense gradient in float32."""
+    asked = {placement} if isinstance(placement, str) else set(placement.values())
+    if other := sorted(asked - {"auto", "replicated"}):
+        raise ConfigError(
+            f'tables without a `table_optimizer` cannot be placed "{other[0]}": all must hold a dense gradient',
+            hint='table_placement="replicated", or a table_optimizer',
+        )
+    if dtype != torch.float32:
+        raise ConfigError(
+            "tables without a `table_optimizer` cannot be kept in bfloat16",
+            hint='table_dtype="float32", or a table_optimizer',
+        )

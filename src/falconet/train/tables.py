@@ -20,14 +20,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from falconet.errors import ConfigError
 from falconet.memory import as_size, keep_freed, machine_memory
 from falconet.nn.embedding import Tables, Touched
 from falconet.nn.projection import Local, Projected, Visit
 from falconet.train import rowwise
 from falconet.train.exchange import Exchange, Route
 from falconet.train.gradients import RowGradient, add_up
-from falconet.train.placement import Asked, Size, describe, make_plan
+from falconet.train.placement import Asked, Size, check_dense, describe, make_plan
 from falconet.train.rowwise import Rule
 from falconet.train.runtime import Runtime
 from falconet.train.shards import on_main, take_over
@@ -81,7 +80,7 @@ class TableOptimizer:
                     beside = 4 * rowwise.numbers_per_row(rule, width)
                     self._sizes[name] = Size(table, rows, width, number * width + beside)
         if rule is None:
-            _check_dense(placement, dtype)
+            check_dense(placement, dtype)
         on_gpu = runtime.device.type == "cuda"
         self.plan = make_plan(
             self._sizes,
@@ -348,20 +347,6 @@ class _Rows:
 
     read: Callable[[Tensor, Tensor], None]
     visit: Callable[[Tensor], Visit]
-
-
-def _check_dense(placement: Asked | Mapping[str, Asked], dtype: torch.dtype) -> None:
-    asked = {placement} if isinstance(placement, str) else set(placement.values())
-    if other := sorted(asked - {"auto", "replicated"}):
-        raise ConfigError(
-            f'tables without a `table_optimizer` cannot be placed "{other[0]}": all must hold a dense gradient',
-            hint='table_placement="replicated", or a table_optimizer',
-        )
-    if dtype != torch.float32:
-        raise ConfigError(
-            "tables without a `table_optimizer` cannot be kept in bfloat16",
-            hint='table_dtype="float32", or a table_optimizer',
-        )
 
 
 def _memory(runtime: Runtime) -> int:

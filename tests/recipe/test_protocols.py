@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from falconet.errors import ConfigError, DataError
+from falconet.evaluation.report import table_text
 from falconet.recipe.comparison import COLUMNS, protocol_recipe
 from falconet.recipe.config import Recipe, recipe_of
 from falconet.recipe.prepare import prepare
@@ -305,6 +306,7 @@ def test_cold_items_are_found_by_their_features_alone(tmp_path: Path) -> None:
     for person in report["examples"]:
         assert {one["title"] for shown in person["lists"].values() for one in shown} <= untrained
         assert not untrained & set(person["last"])
+    assert "those that training has no row of among 60 items compete" in table_text(report, ["ndcg@3"])
     assert "of which those compete that training has no row of" in (tmp_path / "work/report.html").read_text()
 
 

@@ -62,10 +62,12 @@ def table_text(report: Mapping[str, Any], metrics: Sequence[str] = ("recall@10",
             table.add_section()
         table.add_row(f"{model} *", *(_number(printed.get(name)) for name in metrics))
     data, protocol = report["data"], report["protocol"]
+    untrained = protocol.get("items") == "untrained"
+    which = "those that training has no row of among" if untrained else "all"
     lines = [
         _draw(table),
         f"{protocol['users']:,} users have something in the test, {data['users']:,} are known to training; "
-        f"all {data['items']:,} items compete, seen ones are left out; in brackets the 95 % interval over users",
+        f"{which} {data['items']:,} items compete, seen ones are left out; in brackets the 95 % interval over users",
     ]
     if "published" in report:
         lines.append(f"* published, for {published['data']} ({published['source']})")

@@ -31,7 +31,7 @@ from falconet.recipe import stages
 from falconet.recipe.config import DataConfig, Recipe, RetrieverConfig, StageConfig, read_recipe
 from falconet.recipe.demo import next_commands
 from falconet.recipe.lock import locked
-from falconet.recipe.run import raw_fingerprint, run
+from falconet.recipe.run import raw_fingerprint, run, steps
 from falconet.serve.bundle import load_bundle
 from falconet.serve.recommender import Recommender
 
@@ -423,3 +423,12 @@ def test_what_falconet_did_not_make_is_never_replaced(recipe: Recipe, tmp_path: 
         run(recipe, tmp_path / "work")
     assert [p.name for p in (tmp_path / "work").iterdir()] == [name]
     assert (mine / "mine.txt").read_text() == "mine"
+
+
+def test_a_bundle_of_an_older_format_is_made_anew(
+    recipe: Recipe, work: Path, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("falconet.serve.bundle.FORMAT", 2)
+    assert not steps(recipe, work)[-1].complete(steps(recipe, work)[-1].key())
+    monkeypatch.undo()
+    assert steps(recipe, work)[-1].complete(steps(recipe, work)[-1].key())

@@ -169,7 +169,7 @@ def catalogue_of(train: Dataset, items: pl.DataFrame | None, columns: ColumnsCon
     counts = count_rows(train, columns.item).drop_nulls().sort("count", columns.item, descending=[True, False])
     ids = counts.select(columns.item)
     others = others_of(items, counts, columns.item)
-    return pl.concat([ids, others.sort(hash_expr(pl.col(columns.item), 0), columns.item)])
+    return pl.concat([ids, others.sort(hash_expr(pl.col(columns.item), 0, others.schema[columns.item]), columns.item)])
 
 
 def _check_features(fitted: FittedWorkflow, prepare: PrepareConfig) -> None:

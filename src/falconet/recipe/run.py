@@ -150,6 +150,7 @@ def model_steps(
     """The steps from features to the folder `bundle`. With `start`, models begin at the weights there."""
     from falconet.recipe import stages
     from falconet.serve.about import FORMAT as ABOUT
+    from falconet.serve.bundle import FORMAT as BUNDLE
 
     several = len(recipe.retriever) > 1
 
@@ -247,6 +248,7 @@ def model_steps(
                 {
                     **settings("bundle", "columns", "prepare", "retriever"),
                     "verb": recipe.verb,
+                    "format": BUNDLE,
                     "about": {"format": ABOUT, "measured": measured()},
                 },
                 features(),

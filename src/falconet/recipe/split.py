@@ -105,7 +105,7 @@ def _held_out(rows: pl.LazyFrame, name: str, config: SplitConfig) -> pl.DataFram
     """The values of an id column that are held out: at least one, and not all."""
     ids = rows.select(pl.col(name).unique().sort()).collect()
     number = min(max(round(len(ids) * config.held_out), 1), len(ids) - 1)
-    return ids.sort(hash_expr(pl.col(name), config.seed), name).head(number)
+    return ids.sort(hash_expr(pl.col(name), config.seed, ids.schema[name]), name).head(number)
 
 
 def _write(rows: pl.LazyFrame, folder: Path) -> None:

@@ -224,6 +224,8 @@ def test_events_that_nothing_can_be_held_out_of(recipe: Recipe, work: Path) -> N
     with pytest.raises(DataError, match="none of the 2 new rows is of somebody known and of an item they had not met"):
         refresh(recipe, work, where)
     assert bundle_folder(work).name == "0002"
+    click(work, (1, 2), start=80)
+    assert refresh(recipe, work, where).events == 3  # with those of the first try
 
 
 def test_a_run_whose_bundle_is_another_makes_it_current(recipe: Recipe, work: Path) -> None:

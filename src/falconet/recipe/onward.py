@@ -47,7 +47,11 @@ class NewEvents:
 
 
 def keep_events(recipe: Recipe, base: Generation, made: Generation, found: Collected, source: str) -> None:
-    """Write the events that no refresh has used yet to `events`. Raises DataError where there are none."""
+    """Write the events that no refresh has used yet to `events`.
+
+    Raises DataError where there are none, or nothing can be held out to compare by: then none are kept, so that the
+    next refresh takes all that there are by then.
+    """
     events, used = chosen(found.events, recipe.refresh.types, source), _used(base)
     new = events.join(used, on="event_id", how="anti", maintain_order="left").unique("event_id", maintain_order=True)
     if not len(new):
@@ -65,6 +69,7 @@ def keep_events(recipe: Recipe, base: Generation, made: Generation, found: Colle
             lost = f"{len(rows) - len(kept):,} of {len(rows):,} new rows"
             note(f"{lost} have no rating from `split.min_rating` on: left out")
         rows = kept
+    _newest(rows, _before(base).collect(), inner_columns(recipe.columns))
     extra = {"source": source, "base": _name(base), "events": len(new)}
     with write_artifact(made.work / "events", KIND, extra=extra, overwrite=True) as draft:
         _write(draft, "rows", rows)
@@ -93,7 +98,7 @@ def read_events(made: Generation) -> NewEvents:
 
 
 def learn_on(recipe: Recipe, work: Path, base: Generation, made: Generation, *, step: str) -> None:
-    """Split, workflow and features of a refresh. Raises DataError where nothing can be held out to compare by."""
+    """Split, workflow and features of a refresh."""
     events = read_events(made)
     raw = _as_said(read_data(recipe, work), events)
     columns = raw.columns
@@ -124,7 +129,17 @@ def learn_on(recipe: Recipe, work: Path, base: Generation, made: Generation, *, 
 def _held_out(
     rows: pl.DataFrame, before: pl.DataFrame, columns: ColumnsConfig, share: float, seed: int
 ) -> pl.DataFrame:
-    """The newest new row of some people, of an item they had not met; of people of whom something else is known."""
+    """The newest rows of a share of the people, drawn by their ids."""
+    user, newest = columns.user, _newest(rows, before, columns)
+    order = hash_expr(pl.col(user), seed, rows.schema[user])
+    return newest.sort(order, user).head(math.ceil(len(newest) * share)).sort(NUMBER)
+
+
+def _newest(rows: pl.DataFrame, before: pl.DataFrame, columns: ColumnsConfig) -> pl.DataFrame:
+    """The newest new row of each person, of an item they had not met; of people of whom something else is known.
+
+    Raises DataError where there is none.
+    """
     user, pair = columns.user, [columns.user, columns.item]
     fresh = rows.join(before.select(pair), on=pair, how="anti", maintain_order="left")
     newest = fresh.group_by(user, maintain_order=True).last().select(rows.columns)
@@ -136,8 +151,7 @@ def _held_out(
             "held out to compare the bundles by",
             hint="refresh when there are more events",
         )
-    order = hash_expr(pl.col(user), seed, rows.schema[user])
-    return newest.sort(order, user).head(math.ceil(len(newest) * share)).sort(NUMBER)
+    return newest
 
 
 def _as_said(raw: RawData, events: NewEvents) -> RawData:

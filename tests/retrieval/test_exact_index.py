@@ -94,6 +94,7 @@ def test_an_empty_index_and_no_queries_work() -> None:
     assert empty.scores(torch.ones(1, 3)).shape == (1, 0)
     scores, codes = ExactIndex(torch.ones(4, 3), torch.arange(4)).search(torch.zeros(0, 3), 2, exclude=Ragged.of([]))
     assert (scores.shape, codes.shape) == ((0, 2), (0, 2))
+    assert lists(ExactIndex(torch.zeros(2, 0), torch.tensor([7, 4])).search(torch.zeros(1, 0), 1)) == ([[0]], [[4]])
 
 
 SMALL = st.integers(-2, 2)

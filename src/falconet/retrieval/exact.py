@@ -172,7 +172,7 @@ class ExactIndex:
 
     def _exactly(self, queries_BD: Tensor, near: Ragged, k: int) -> tuple[Tensor, Tensor]:
         """The best k of the candidates by their scores."""
-        rows = max(1, _BLOCK_NUMBERS // self.dim)
+        rows = max(1, _BLOCK_NUMBERS // max(1, self.dim))
         row_P = None if len(queries_BD) == 1 else near.row_of_value()
         blocks = [near.values.new_zeros(0, dtype=torch.float32)]
         for i in range(0, len(near.values), rows):

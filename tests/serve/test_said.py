@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
 from falconet.recipe.config import recipe_of
 from falconet.recipe.run import run
-from falconet.serve.bundle import load_bundle
+from falconet.serve.bundle import Bundle, load_bundle
 from falconet.serve.events import Event
+from falconet.serve.grown import GrownBundle
 from falconet.serve.recommender import Recommender
 from falconet.serve.said import as_values, check_said
 from falconet.serve.stores.sqlite import SqliteStore
@@ -95,6 +97,27 @@ def test_a_new_item_is_found_by_its_features_in_every_process(
     assert ids(other, filter="title == 'green tea'") == [900]  # of a stranger too
     restarted = Recommender(load_bundle(shop), store)
     assert restarted.recommend(4, k=60).items == after.items
+
+
+def test_who_asks_while_the_catalogue_is_made_anew_waits_for_it(
+    shop: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown = GrownBundle(load_bundle(shop), store)
+    made, found = grown._made, []
+    other = threading.Thread(target=lambda: found.append(grown.now()))
+
+    def slowly() -> Bundle:
+        other.start()
+        other.join(0.05)
+        assert not found
+        return made()
+
+    monkeypatch.setattr(grown, "_made", slowly)
+    store.put_item(900, features={"kinds": ["tea"]})
+    new = grown.now()
+    other.join()
+    assert found == [new]
+    assert new.engine.catalogue.ids.row(900) is not None
 
 
 def test_known_items_keep_their_scores_where_nothing_is_said_of_them(both: tuple[Recommender, Recommender]) -> None:

@@ -47,15 +47,16 @@ class GrownBundle:
         if self._store.change_number() == self._number:
             return self._now
         with self._lock:
-            before = dict(self._said)
+            before, number = dict(self._said), self._number
             for change in self._store.items_changed_since(self._number):
                 item = self._catalogue.ids.normal(change.item_id)
                 self._said.pop(item, None)
                 if change.features:
                     self._said[item] = change.features
-                self._number = change.number
+                number = change.number
             if self._said != before:
                 self._now = self._made() if self._said else self._base
+            self._number = number  # last: whoever finds it does not wait for the lock
             return self._now
 
     @cached_property

@@ -24,7 +24,7 @@ def look_closer(engine: Engine, query: Query, row: int) -> Closer:
     that change nothing are left out. Nothing is told of an item that is no candidate, and without a ranker.
     """
     near = _near(engine, query, row)
-    if query.person is None and not query.history:
+    if engine.is_stranger(query):
         return Closer([], near, 0)
     with torch.inference_mode():
         user, found = engine.retrieve(query)

@@ -103,7 +103,7 @@ class Engine:
         retrieval is late has what is popular, one whose ranking is late the order of the retrievers.
         """
         watch = _Watch()
-        if self._is_stranger(query):
+        if self.is_stranger(query):
             return self._without_person(query, watch)
         steps = self._steps(query)
         if stages is None:
@@ -127,12 +127,12 @@ class Engine:
 
         Products of many rows are rounded otherwise than those of few. Nothing is timed.
         """
-        known = [query for query in queries if not self._is_stranger(query)]
+        known = [query for query in queries if not self.is_stranger(query)]
         with torch.inference_mode():
             places = iter(self._places_of_many(known) if known else [])
             made = []
             for query in queries:
-                if self._is_stranger(query):
+                if self.is_stranger(query):
                     made.append(self._without_person(query, _Watch()))
                 else:
                     found, listed = next(places)
@@ -152,7 +152,7 @@ class Engine:
             one = found.of(i).take(there_K)
             yield one, self._places(one, final_RK[i][there_K], query, probability if ranks else float)
 
-    def _is_stranger(self, query: Query) -> bool:
+    def is_stranger(self, query: Query) -> bool:
         """Whether nothing is known of who asks."""
         return query.person is None and not (query.history and self.features.uses_history)
 

@@ -42,7 +42,7 @@ def recommend(
     """Recommend items to a user, to somebody who met the items of --history, or to all --users of a file."""
     from falconet.progress import note, set_quiet
     from falconet.serve.recommender import Recommender
-    from falconet.serve.stores import open_store
+    from falconet.serve.stores import open_existing
 
     set_quiet(quiet)
     if (users is None) != (out is None):
@@ -53,9 +53,7 @@ def recommend(
         raise ConfigError(f"`{name}` is of `--users`", hint="--users FILE --out FOLDER, or leave it out")
     if users is not None and (user is not None or history is not None):
         raise ConfigError("`--users` goes with neither `--user` nor `--history`")
-    if db is not None and "://" not in db and not Path(db).is_file():
-        raise ConfigError(f"no file of events at `{db}`", hint="`falconet serve` makes one")
-    store = None if db is None else open_store(db)
+    store = None if db is None else open_existing(db)
     try:
         recommender = Recommender.load(bundle, store, threads=1 if users is None else None)  # None: all cores
         if users is not None and out is not None:

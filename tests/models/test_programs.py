@@ -17,8 +17,7 @@ from falconet.batch import Batch, Ragged
 from falconet.cli.main import main
 from falconet.errors import ArtifactError, ConfigError
 from falconet.io.artifact import write_artifact
-from falconet.models import DIN, EASE, IALS, MLP, GRU4Rec, Model, TwoTower
-from falconet.models import programs as programs
+from falconet.models import DIN, EASE, IALS, MLP, GRU4Rec, Model, TwoTower, programs
 from falconet.models.closed_form import Interactions
 from falconet.models.programs import export_parts, load_program, parts_of
 from falconet.models.store import save_model

@@ -58,7 +58,6 @@ def test_values_stay_and_no_batch_norm_is_left(model: nn.Module) -> None:
     settle(settled)
     assert not [module for module in settled.modules() if isinstance(module, (BatchNorm, nn.Dropout))]
     torch.testing.assert_close(settled(rows), model(rows), rtol=2e-6, atol=2e-6)
-    assert torch.equal(settled(rows[:1])[0], settled(rows[:1])[0])
     assert not any(weight.requires_grad for weight in settled.parameters())
 
 

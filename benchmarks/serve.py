@@ -177,7 +177,10 @@ class Load:
                 for key, _ in waiting.select(max(left - EARLY, 0)):
                     connection = key.data
                     number = asked[connection]
-                    answers[number] += connection.recv(1 << 20)
+                    part = connection.recv(1 << 20)
+                    if not part:
+                        raise ConnectionError(f"the server hung up after {done:,} of {count:,} answers")
+                    answers[number] += part
                     if _is_whole(answers[number]):
                         took[number] = (time.perf_counter() - start - number / rate) * 1000
                         idle.append(connection)

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from falconet.errors import ArtifactError, ColumnNotFoundError, ConfigError, DataError
+from falconet.progress import set_quiet
 from falconet.recipe.collect import as_rows, chosen, collect, ids_like
 from falconet.recipe.config import ColumnsConfig
 from falconet.serve.events import Event
@@ -59,6 +60,19 @@ def test_several_events_of_one_item_are_one_row_with_the_last_rating() -> None:
 def test_times_are_in_the_unit_of_the_raw_files(times: pl.Series, want: object) -> None:
     rows = as_rows(events((1, 9, "view", None, 0)), raw(times), COLUMNS)
     assert rows["t"].to_list() == [want]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [SECONDS.cast(pl.Int32), SECONDS * 10**9, pl.Series([datetime(2020, 1, 1)], dtype=pl.Datetime("ns"))],
+    ids=["32 bits", "ns", "datetime ns"],
+)
+def test_an_event_of_the_far_future_is_left_out(times: pl.Series, capsys: pytest.CaptureFixture[str]) -> None:
+    set_quiet(False)
+    some = events((1, 9, "view", None, 0), (2, 9, "view", None, 9_000_000_000_000))
+    rows = as_rows(some, raw(times), COLUMNS)
+    assert rows["u"].to_list() == [1]
+    assert "1 of 2 events have times that the raw files cannot have: left out" in capsys.readouterr().err
 
 
 def test_times_that_are_none_since_1970_are_refused() -> None:

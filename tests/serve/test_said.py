@@ -37,6 +37,7 @@ def make_shop(folder: Path, model: str) -> Path:
     )
     things.with_columns(price=pl.col("i") * 1.5).write_parquet(folder / "things.parquet")
     towns = pl.DataFrame({"u": range(USERS), "town": ["Bern", "Chur"] * (USERS // 2), "age": [20] * USERS})
+    towns = towns.with_columns(height=pl.Series([60.0, 70.0] * (USERS // 2)))
     towns.write_parquet(folder / "users.parquet")
     files = {name: str(folder / f"{file}.parquet") for name, file in (("path", "clicks"), ("items", "things"))}
     trained = {} if model == "EASE" else {"batch_size": 64, "config": {"dim": 8}, "train": TRAIN}
@@ -51,7 +52,7 @@ def make_shop(folder: Path, model: str) -> Path:
                 "time": "t",
                 "rating": "",
                 "title": "name",
-                "user_features": ["town", "age"],
+                "user_features": ["town", "age", "height"],
             },
             "retriever": {"model": model, **trained},
             "ranker": {"config": {"hidden": [4], "columns": ["*_standing", "town", "price"]}, "train": {"epochs": 1}},
@@ -172,6 +173,7 @@ def test_what_somebody_did_with_a_new_item_counts(both: tuple[Recommender, Recom
         ({"price": True}, r"`features\.price` is True"),
         ({"kinds": "tea"}, r"(?s)`features\.kinds` is 'tea'.*a list, each of it a text, or null"),
         ({"kinds": [1]}, r"`features\.kinds` is \[1\]"),
+        ({"price": 1e200}, r"(?s)`features` of item 3 give models numbers beyond 1e\+12.*about the size"),
         ({"title": "x" * 100_001}, r"`features` has more than 100,000 characters"),
     ],
 )
@@ -197,6 +199,25 @@ def test_an_item_that_cannot_be_found_is_said_to_be_unknown(
     strange = Recommender(load_bundle(world.bundle), store)
     why = strange.put_item(902, features={"genres": ["Drama"]}).why
     assert why == "`retriever` (TwoTower) knows items by their ids alone"
+
+
+def test_what_was_said_to_another_bundle_breaks_no_answer(
+    both: tuple[Recommender, Recommender], store: SqliteStore
+) -> None:
+    one = both[0]
+    before = one.recommend(4, k=60).items
+    for item, features in (
+        (3, {"price": "dear", "title": ["a", "b"], "kinds": "tea", "size": 4}),
+        (5, {"price": 1e200}),
+        (901, {"price": -1e200}),
+        ("abc", {"title": "no such id"}),
+    ):
+        store.put_item(item, features=features)  # type: ignore[arg-type]
+    store.put_user(4, {"town": 7, "age": "old"})
+    assert one.recommend(4, k=60).items == before
+    store.put_item(7, features={"title": "renamed"})
+    assert [item.item_id for item in one.search_items("renamed")] == [7]
+    assert one.put_item("abc").why == "the ids of this bundle's items are whole numbers of 64 bits"
 
 
 def test_a_profile_stands_in_place_of_what_training_knew(both: tuple[Recommender, Recommender], shop: Path) -> None:
@@ -231,6 +252,10 @@ def test_somebody_new_is_known_by_a_profile(both: tuple[Recommender, Recommender
         one.put_user(5000, {"twon": "Bern"})
     with pytest.raises(DataError, match=r"`profile\.age` is 'old'"):
         one.put_user(5000, {"age": "old"})
+    with pytest.raises(DataError, match=r"`profile` .* makes `height` infinite"):
+        one.put_user(5000, {"height": 1e200})
+    assert one.store is not None
+    assert one.store.get_user(5000) == {"town": "Chur"}
 
 
 def test_without_columns_of_users_there_is_nothing_to_say(recommender: Recommender) -> None:
@@ -246,7 +271,10 @@ def test_dates_are_said_as_text() -> None:
     assert [str(as_values([value], columns[name])[0]) for name, value in said.items()] == [
         "2024-05-31", "2024-05-31 15:45:00+00:00", "True"
     ]  # fmt: skip
-    for wrong in ({"day": "31.5.2024"}, {"new": 1}, {"n": 300}, {"n": 1.0}):
+    columns |= {"exact": pl.Datetime("ns"), "here": pl.Datetime("us", "Europe/Zurich"), "short": pl.Float32()}
+    early, late = "0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00"  # in UTC there is no such day
+    beyond = [{"day": early}, {"at": late}, {"exact": "1500-01-01"}, {"here": late}, {"short": 1e39}]
+    for wrong in (*beyond, {"day": "31.5.2024"}, {"new": 1}, {"n": 300}, {"n": 1.0}):
         with pytest.raises(DataError, match=r"`f\.\w+` is"):
             check_said(wrong, columns, field="f", what="it")
 

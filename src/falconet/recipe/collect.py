@@ -24,6 +24,7 @@ _ARRIVAL, _RATING = "__arrival__", "__rating__"
 _COLUMNS = ("event_id", "user_id", "item_id", "type", "value", "time")
 _STORES = ("postgresql", "postgres", "redis", "rediss", "unix")
 _YEAR = 31_557_600  # seconds
+_LATEST = (2**63 - 1) // 1000  # microseconds: in the year 2262, where nanoseconds in 64 bits end
 _UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 
 Said = list[tuple[Id, dict[str, Any]]]
@@ -96,8 +97,8 @@ def as_rows(events: pl.DataFrame, like: pl.LazyFrame, columns: ColumnsConfig) ->
     """One row for each user and item of the events, with the columns and types of `like`, by time, and `event_time`.
 
     An item that somebody met several times stands where it was met last; its rating is that of the last event that has
-    one. Events whose ids cannot be those of the raw files are left out, with a note. Raises DataError where times
-    cannot be put in order with those of `like`.
+    one. Events whose ids or times cannot be those of the raw files are left out, with a note. Raises DataError where
+    times cannot be put in order with those of `like`.
     """
     types = like.collect_schema()
     known = events.with_columns(
@@ -108,6 +109,9 @@ def as_rows(events: pl.DataFrame, like: pl.LazyFrame, columns: ColumnsConfig) ->
     if lost := len(events) - len(known):
         kinds = f"{types[columns.user]} and {types[columns.item]}"
         note(f"{lost:,} of {len(events):,} events have ids that the raw files cannot have ({kinds}): left out")
+    known, before = _in_time(known, like, columns), len(known)
+    if lost := before - len(known):
+        note(f"{lost:,} of {len(events):,} events have times that the raw files cannot have: left out")
     rating = pl.col("value").filter(pl.col("type") == RATING).drop_nulls().last()
     rows = (
         known.with_row_index(_ARRIVAL)
@@ -138,6 +142,15 @@ def _id(name: str, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
         return column.cast(wanted, strict=False)
     number = column.cast(pl.Int64, strict=False)
     return pl.when(number.cast(pl.String) == column).then(number).cast(wanted, strict=False)
+
+
+def _in_time(events: pl.DataFrame, like: pl.LazyFrame, columns: ColumnsConfig) -> pl.DataFrame:
+    """The events whose times can be times of the raw files; anybody may send one of the year 300,000."""
+    events = events.filter(pl.col(AT) <= _LATEST)
+    if columns.time is None:
+        return events
+    dtype = like.collect_schema()[columns.time]
+    return events.filter(_time(like, columns.time).cast(dtype, strict=False).is_not_null())
 
 
 def _time(like: pl.LazyFrame, name: str) -> pl.Expr:

@@ -20,8 +20,10 @@ from falconet.models.closed_form import SEEN
 from falconet.schema import Column, Schema, Tag
 from falconet.serve.events import Id
 from falconet.serve.request import Value
-from falconet.serve.said import as_values
+from falconet.serve.said import as_values, fits
 from falconet.serve.tables import UNKNOWN, People
+
+_AS_IN_TRAINING = "values as in the training data"
 
 
 class RequestFeatures:
@@ -124,13 +126,10 @@ class RequestFeatures:
             rows = {c.name: _row(c, values[c.name]) for c in self._context_schema}
         except (DataError, TypeError, ValueError, OverflowError, RuntimeError) as error:  # torch: a number too large
             reason = error.args[0] if isinstance(error, DataError) else error
-            raise DataError(
-                f"`context` {raw} cannot be used: {reason}", hint="values as in the training data"
-            ) from error
+            raise DataError(f"`context` {raw} cannot be used: {reason}", hint=_AS_IN_TRAINING) from error
         for name, row in rows.items():
-            numbers = row.values if isinstance(row, Ragged) else row
-            if not bool(torch.isfinite(numbers).all()):
-                raise DataError(f"`context` {raw} makes `{name}` infinite", hint="values as in the training data")
+            if not _is_finite(row):
+                raise DataError(f"`context` {raw} makes `{name}` infinite", hint=_AS_IN_TRAINING)
         return rows
 
     @property
@@ -138,18 +137,27 @@ class RequestFeatures:
         """What may be said of a user, and of which type it is; empty where no model reads any of it."""
         return {} if self._known is None else {n: t for n, t in self._known.schema.items() if n != self._user}
 
+    def check_profile(self, user_id: Id, profile: Mapping[str, Any]) -> None:
+        """Raise DataError where what is said of a user becomes a number that is not finite."""
+        said = {} if self._given is None else self._as_said(self._given, user_id, profile)
+        for name, row in said.items():
+            if not _is_finite(row):
+                raise DataError(f"`profile` {dict(profile)} makes `{name}` infinite", hint=_AS_IN_TRAINING)
+
     def _as_said(self, online: Online, user_id: Id | None, profile: Mapping[str, Any]) -> dict[str, Feature]:
         """The person's columns, where what is said of them stands in place of what training knew."""
         assert self._known is not None
         row = self._known_rows.get(user_id, {})
         said = {
-            name: as_values([value], self.columns[name])[0] for name, value in profile.items() if name in self.columns
+            name: as_values([value], self.columns[name])[0]
+            for name, value in profile.items()
+            if name in self.columns and fits(value, self.columns[name])  # else it was said to another bundle
         }
         said = {name: value.to_list() if isinstance(value, pl.Series) else value for name, value in said.items()}
-        fits = user_id is not None and isinstance(user_id, int) == self._people.ids.are_numbers
-        raw = {**dict.fromkeys(online.input_columns), **row, **said, self._user: user_id if fits else None}
+        usual = user_id is not None and isinstance(user_id, int) == self._people.ids.are_numbers
+        raw = {**dict.fromkeys(online.input_columns), **row, **said, self._user: user_id if usual else None}
         values = online(raw)
-        if not fits and self._user in self._own:
+        if not usual and self._user in self._own:
             values = {**values, self._user: UNKNOWN}
         return {c.name: _row(c, values[c.name]) for c in self._own}
 
@@ -168,6 +176,10 @@ class RequestFeatures:
         if not fits and self._user in self._own:
             values = {**values, self._user: UNKNOWN}  # nobody at all, or an id that this data cannot have
         return {c.name: _row(c, values[c.name]) for c in self._own}
+
+
+def _is_finite(row: Feature) -> bool:
+    return bool(torch.isfinite(row.values if isinstance(row, Ragged) else row).all())
 
 
 def _row(column: Column, value: Any) -> Feature:

@@ -16,7 +16,7 @@ import polars as pl
 import torch
 
 from falconet.batch import Batch
-from falconet.errors import SchemaError
+from falconet.errors import DataError, SchemaError
 from falconet.etl.rejoin import joined_table, without_joins
 from falconet.etl.workflow import FittedWorkflow
 from falconet.retrieval.exact import ExactIndex
@@ -25,11 +25,12 @@ from falconet.schema import Tag
 from falconet.serve.bundle import Bundle
 from falconet.serve.events import Id
 from falconet.serve.nearness import Directions
-from falconet.serve.said import as_values
+from falconet.serve.said import as_values, fits
 from falconet.serve.store import Store
 from falconet.serve.tables import SHOW, UNKNOWN, Catalogue
 
 _SOME = 64  # items by which a retriever is tried
+_LARGEST = 1e12  # what a model may read of an item: above that products of numbers are soon infinite
 
 
 class GrownBundle:
@@ -69,7 +70,19 @@ class GrownBundle:
         """Why answers cannot have an item that the bundle does not know."""
         if self.why_not is not None:
             return self.why_not
+        if not self._can_have(item):
+            return "the ids of this bundle's items are whole numbers of 64 bits"
         return "nothing is said of it: with `features` it can be found" if item not in self._said else "it is hidden"
+
+    def check(self, item: Id, features: Mapping[str, Any]) -> None:
+        """Refuse what no model can read: DataError where a number is, or becomes, too large."""
+        if self._workflow is not None and features and self._can_have(item):
+            row = self._changed({item: features})
+            if not self._readable(row)[0]:
+                raise DataError(
+                    f"`features` of item {item!r} give models numbers beyond {_LARGEST:g}",
+                    hint="values of about the size that training had",
+                )
 
     @cached_property
     def why_not(self) -> str | None:
@@ -113,11 +126,17 @@ class GrownBundle:
             return None
 
     def _made(self) -> Bundle:
-        said = self._said if self.why_not is None else {i: v for i, v in self._said.items() if self._is_known(i)}
+        can_be = self._can_have if self.why_not is None else self._is_known
+        said = {item: values for item, values in self._said.items() if can_be(item)}
         if not said:
             return self._base
         engine, config = self._base.engine, self._base.config
         changed = self._changed(said)
+        if not (readable := self._readable(changed)).all():  # it was said to another bundle, which could
+            said = {item: values for (item, values), fine in zip(said.items(), readable, strict=True) if fine}
+            if not said:
+                return self._base
+            changed = self._changed(said)
         codes = changed[config.item]
         both = pl.concat([self._frame.filter(~pl.col(config.item).is_in(codes.implode())), changed]).sort(config.item)
         table = both.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(self._catalogue.table.schema)
@@ -139,6 +158,22 @@ class GrownBundle:
             nearness=near,
         )
         return replace(self._base, engine=grown)
+
+    def _can_have(self, item: Id) -> bool:
+        """Whether the catalogue can hold such an id; ids here are all numbers or all texts."""
+        return isinstance(item, int) == self._catalogue.ids.are_numbers
+
+    def _readable(self, changed: pl.DataFrame) -> pl.Series:
+        """Which rows models can read: none of their numbers is infinite or very large."""
+        names = [c.name for c in self._catalogue.features_schema if c.dtype.startswith("float")]
+        numbers = (
+            pl.col(name).list.eval(pl.element().abs()).list.max()
+            if isinstance(changed.schema[name], pl.List)
+            else pl.col(name).abs()
+            for name in names
+        )
+        fine = ((number <= _LARGEST).fill_null(True) for number in numbers)  # NaN is above all numbers
+        return changed.select(pl.all_horizontal(pl.repeat(True, pl.len()), *fine)).to_series()
 
     def _is_known(self, item: Id) -> bool:
         return self._catalogue.ids.row(item) is not None
@@ -183,13 +218,18 @@ class GrownBundle:
 
 
 def _with_said(rows: pl.DataFrame, names: Mapping[str, str], said: Mapping[Id, Mapping[str, Any]]) -> pl.DataFrame:
-    """Rows in the order of `said`, with what is said in place of what they have. `names`: what columns are called."""
+    """Rows in the order of `said`, with what is said in place of what they have. `names`: what columns are called.
+
+    What a column cannot hold, which was said to a bundle with other types, is as not said.
+    """
     made = []
     for column, name in names.items():
+        dtype = rows.schema[column]
         values = [one.get(name) for one in said.values()]
-        there = pl.Series([name in one for one in said.values()], dtype=pl.Boolean)
+        there = pl.Series([name in one and fits(one[name], dtype) for one in said.values()], dtype=pl.Boolean)
         if there.any():
-            new = as_values(values, rows.schema[column])
+            values = [value if fitting else None for value, fitting in zip(values, there, strict=True)]
+            new = as_values(values, dtype)
             made.append(new.zip_with(there, rows[column]).alias(column))
     return rows.with_columns(made)
 

@@ -378,11 +378,11 @@ class Recommender:
         where its retrievers read features, else after the next refresh: the answer says so. Raises ColumnNotFoundError
         and DataError for features that items do not have.
         """
-        store = self._store("items")
+        store, item = self._store("items"), self._catalogue.ids.normal(item_id)
         if features is not None:
             columns = self._items_said_of().columns
             features = check_said(features, columns, field="features", what="an item of this bundle")
-        item = self._catalogue.ids.normal(item_id)
+            self._items_said_of().check(item, features)
         store.put_item(item, features=features, hidden=hidden, expires=expires)
         known = self._now()._catalogue.ids.row(item) is not None
         return PutItem(item, known, None if known else self._items_said_of().why_unknown(item))
@@ -404,7 +404,9 @@ class Recommender:
                 hint="`[data] users` of a recipe names a table of users",
             )
         profile = check_said(profile, columns, field="profile", what="a user of this bundle")
-        self._store("profiles").put_user(self._people.ids.normal(user_id), profile)
+        user = self._people.ids.normal(user_id)
+        self._engine.features.check_profile(user, profile)
+        self._store("profiles").put_user(user, profile)
 
     def _items_said_of(self) -> GrownBundle:
         assert self._grown is not None

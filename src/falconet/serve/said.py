@@ -12,6 +12,7 @@ import polars as pl
 from falconet.errors import ColumnNotFoundError, DataError
 
 LONGEST = 100_000  # characters of what is said of one item or user, as JSON
+_FLOAT32 = 3.4e38  # the largest there is, nearly
 _WORDS = {"integer": "a whole number", "float": "a number", "string": "a text", "bool": "true or false"}
 
 
@@ -26,7 +27,7 @@ def check_said(said: Mapping[str, Any], columns: Mapping[str, pl.DataType], *, f
     for name, value in said.items():
         if name not in columns:
             raise ColumnNotFoundError.of(name, columns, where=f"`{field}`: {what}")
-        if value is not None and not _fits(value, columns[name]):
+        if not fits(value, columns[name]):
             raise DataError(f"`{field}.{name}` is {value!r}", hint=f"{_wanted(columns[name])}, or null")
     return dict(said)
 
@@ -42,6 +43,11 @@ def as_values(values: list[Any], dtype: pl.DataType) -> pl.Series:
     return pl.Series(values, dtype=dtype, strict=False)
 
 
+def fits(value: Any, dtype: pl.DataType) -> bool:
+    """Whether a column of this type can hold what is said; None, which says nothing is known, it always can."""
+    return value is None or _fits(value, dtype)
+
+
 def _fits(value: Any, dtype: pl.DataType) -> bool:
     if isinstance(dtype, (pl.List, pl.Array)):
         return isinstance(value, list) and all(one is not None and _fits(one, dtype.inner) for one in value)  # type: ignore[arg-type]
@@ -52,13 +58,12 @@ def _fits(value: Any, dtype: pl.DataType) -> bool:
     if dtype.is_integer():
         return isinstance(value, int) and bool(pl.Series([value], dtype=dtype, strict=False).null_count() == 0)
     if dtype.is_float():
-        return isinstance(value, (int, float)) and abs(value) < 1e300
+        return isinstance(value, (int, float)) and abs(value) < (_FLOAT32 if dtype == pl.Float32 else 1e300)
     if isinstance(dtype, (pl.Date, pl.Datetime)):
-        try:
-            dt.datetime.fromisoformat(value)
-        except (TypeError, ValueError):
+        try:  # there and back: a moment may be outside of what the type, or its zone, can hold
+            return as_values([value], dtype).to_list() != [None]
+        except (TypeError, ValueError, OverflowError, pl.exceptions.InvalidOperationError):
             return False
-        return True
     return dtype == pl.String and isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
 
 

@@ -39,7 +39,7 @@ class Ids:
     """Raw ids in row order, and the row of each. Ids are all whole numbers or all strings."""
 
     def __init__(self, array: pa.ChunkedArray) -> None:
-        self.are_numbers = pa.types.is_integer(array.type)
+        self.are_numbers: bool = pa.types.is_integer(array.type)
         text = array if self.are_numbers or pa.types.is_string(array.type) else array.cast(pa.string())
         self.values: list[Id] = text.to_pylist()
         self._rows = {value: row for row, value in enumerate(self.values)}

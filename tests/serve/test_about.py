@@ -54,12 +54,18 @@ def features(tmp_path: Path) -> Path:
     write(
         tmp_path / "train",
         pl.DataFrame(
-            {"age": [19.0, 97.0, 30.0, 31.0], "zip": [3, 4, 1, 2], "price": [2.0, 2.0, float("inf"), None]},
-            schema_overrides={"zip": pl.Int32},
+            {
+                "age": [19.0, 97.0, 30.0, 31.0],
+                "zip": [3, 4, 1, 2],
+                "price": [2.0, 2.0, float("inf"), None],
+                "kinds": [[1], [3, 1], [], [4]],
+            },
+            schema_overrides={"zip": pl.Int32, "kinds": pl.List(pl.Int32)},
         ),
         Column(name="age", dtype="float64", tags=tag(Tag.USER, Tag.CONTINUOUS)),
         Column(name="zip", dtype="int32", tags=tag(Tag.USER, Tag.CATEGORICAL), cardinality=5, oov=1),
         Column(name="price", dtype="float64", tags=tag(Tag.ITEM, Tag.CONTINUOUS)),
+        Column(name="kinds", dtype="int32", list="ragged", tags=tag(Tag.ITEM, Tag.CATEGORICAL), cardinality=5, oov=1),
     )  # fmt: skip
     return tmp_path
 
@@ -86,6 +92,7 @@ def test_of_people_no_value_is_told(features: Path, workflow: FittedWorkflow) ->
     assert (columns["zip"]["histogram"], columns["zip"]["top"]) == (None, None)
     assert (columns["zip"]["missing"], columns["zip"]["unknown"]) == (0.25, 0.25)
     assert (columns["price"]["missing"], columns["price"]["histogram"]["counts"]) == (0.25, [2])
+    assert columns["kinds"]["missing"] == 0.25  # an empty list says that there are none
 
 
 def test_nothing_at_all_is_no_error(features: Path, workflow: FittedWorkflow) -> None:

@@ -144,9 +144,11 @@ def _column(values: pl.Series, column: Column, names: dict[int, str]) -> dict[st
 
 
 def _missing(values: pl.Series, flat: pl.Series, column: Column) -> pl.Series:
-    """Which are missing: null, NaN, or the code of null; a list that is only that."""
+    """Which are missing: null, NaN, or the code of null; a list that is only that, but no empty one."""
+    if column.cardinality and flat is not values:
+        return values.list.eval(pl.element() == _NULL).list.all() & (values.list.len() > 0)
     if column.cardinality:
-        return values.list.eval(pl.element() == _NULL).list.all() if flat is not values else values == _NULL
+        return values == _NULL
     if flat is values and values.dtype.is_float():
         return values.is_null() | values.is_nan().fill_null(False)
     return values.is_null()

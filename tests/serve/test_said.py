@@ -13,6 +13,7 @@ import pytest
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
 from falconet.recipe.config import recipe_of
 from falconet.recipe.run import run
+from falconet.retrieval.exact import ExactIndex
 from falconet.serve.bundle import Bundle, load_bundle
 from falconet.serve.events import Event
 from falconet.serve.grown import GrownBundle
@@ -119,6 +120,9 @@ def test_who_asks_while_the_catalogue_is_made_anew_waits_for_it(
     other.join()
     assert found == [new]
     assert new.engine.catalogue.ids.row(900) is not None
+    index = new.engine.sources.first.index
+    assert isinstance(index, ExactIndex)
+    assert index._narrow is not None  # no answer prepares the search
 
 
 def test_known_items_keep_their_scores_where_nothing_is_said_of_them(both: tuple[Recommender, Recommender]) -> None:

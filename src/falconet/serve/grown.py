@@ -194,7 +194,9 @@ class GrownBundle:
             {name: _take(x, rows) for name, x in catalogue.features.features.items()}, {}, len(rows), len(rows)
         )
         vectors[rows] = source.retriever.vectors(some)  # type: ignore[attr-defined]
-        return replace(source, index=ExactIndex(vectors, catalogue.codes))
+        index = ExactIndex(vectors, catalogue.codes)
+        index.search(vectors[:1], 1)  # what the first search prepares, so that no answer waits for it
+        return replace(source, index=index)
 
     def _changed(self, said: Mapping[Id, Mapping[str, Any]]) -> pl.DataFrame:
         """The rows of the items of which something is said, with the columns and types of the catalogue's table."""

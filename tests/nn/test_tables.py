@@ -229,6 +229,7 @@ def test_many_distinct_rows_learn_as_those_of_an_embedding_do(rows: int, hidden:
         (found * upstream).sum().backward()
     assert torch.allclose(found, wanted, atol=1e-5)
     (one,) = touched
+    assert isinstance(one, Projected) == (hidden < 4)
     touched_ids, gradient = gradient_of(one)
     assert weight.grad is not None
     assert torch.equal(touched_ids, torch.unique(ids[ids > 0]).long())

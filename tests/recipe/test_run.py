@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -223,6 +224,18 @@ def test_two_runs_in_one_folder_are_refused(recipe: Recipe, work: Path) -> None:
 def test_too_few_candidates_are_refused_before_any_work(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="candidates"):
         read_recipe(DEMO, ["bundle.candidates=3"])
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(("setting", "package"), [({"ranker": "onnx"}, "onnxscript"), ({"index": "ann"}, "faiss")])
+def test_a_package_that_the_bundle_needs_is_named_before_any_work(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: dict[str, Any], package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    plan = replace(recipe, bundle=replace(recipe.bundle, **setting))
+    for only in (None, "bundle"):
+        with pytest.raises(ConfigError, match=rf"(?s)needs? {package}.*falconet\["):
+            run(plan, tmp_path / "work", only=only)
     assert not (tmp_path / "work").exists()
 
 

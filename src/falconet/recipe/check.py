@@ -18,9 +18,11 @@ from falconet.models import MODELS
 from falconet.models.base import Retriever
 from falconet.models.closed_form import ClosedForm
 from falconet.models.ranker import Ranker
+from falconet.nn.onnx import needs_onnx
 from falconet.recipe.config import RETRIEVER, FeatureConfig, Recipe, StageConfig
 from falconet.recipe.names import inner_columns
 from falconet.retrieval.candidates import row_schema
+from falconet.retrieval.faiss import needs_faiss
 from falconet.schema import Column, Schema, Tag
 from falconet.train.settings import TrainConfig
 
@@ -51,6 +53,14 @@ def check(recipe: Recipe) -> None:
     for place, feature in enumerate(recipe.prepare.features):
         operators(feature, f"recipe.prepare.features[{place}]")
     _check_stages(recipe)
+
+
+def check_packages(recipe: Recipe) -> None:
+    """Raise ConfigError where a package is missing that building the recipe's bundle needs."""
+    if recipe.bundle.ranker == "onnx":
+        needs_onnx()
+    if recipe.bundle.index == "ann":
+        needs_faiss()
 
 
 def operators(feature: FeatureConfig, where: str = "prepare.features") -> list[Op | StatOp]:

@@ -18,7 +18,7 @@ from falconet.errors import ArtifactError, DataError, ServiceError
 from falconet.io.artifact import clean, read_manifest, write_file
 from falconet.plugins import load_modules
 from falconet.progress import note
-from falconet.recipe.check import check
+from falconet.recipe.check import check, check_packages
 from falconet.recipe.collect import collect
 from falconet.recipe.config import Recipe
 from falconet.recipe.generations import Generation, adopt, base_of, decide, next_of
@@ -64,6 +64,7 @@ def refresh(recipe: Recipe, work: str | Path, events: str) -> Refreshed:
     """
     load_modules(recipe.modules)
     check(recipe)
+    check_packages(recipe)
     work = Path(work)
     if not (work / "bundle").is_dir():
         raise ArtifactError(f"no bundle in `{work}` to go on from", hint="`falconet run RECIPE --out` makes the first")

@@ -47,10 +47,12 @@ def run(recipe: Recipe, work: str | Path, *, only: str | None = None) -> dict[st
     With `only`, the steps of that stage, whose inputs must be there. Raises ArtifactError when another run holds the
     folder.
     """
-    from falconet.recipe.check import check
+    from falconet.recipe.check import check, check_packages
 
     load_modules(recipe.modules)
     check(recipe)
+    if only in (None, "bundle"):
+        check_packages(recipe)
     work = Path(work)
     return _run([step for step in steps(recipe, work) if only in (None, step.stage)], work)
 

@@ -71,13 +71,13 @@ class AnnIndex(ExactIndex):
 
     def save(self, path: str | Path) -> None:
         """Write vectors, codes and graph to one safetensors file, whole or not at all."""
-        graph = torch.from_numpy(_faiss().serialize_index(self._graph))
+        graph = torch.from_numpy(needs_faiss().serialize_index(self._graph))
         save_index(path, "AnnIndex", {"vectors": self.vectors, "codes": self.codes, "graph": graph})
 
     @classmethod
     def load(cls, path: str | Path) -> AnnIndex:
         """Read what `save` wrote. Raises ArtifactError for a file that is missing, damaged, or something else."""
-        faiss = _faiss()
+        faiss = needs_faiss()
         (vectors, codes, bits), _ = load_index(path, "AnnIndex", ("vectors", "codes", "graph"))
         try:
             graph = faiss.deserialize_index(bits.numpy())
@@ -89,7 +89,7 @@ class AnnIndex(ExactIndex):
 
     def _built(self) -> Any:
         """The graph of the vectors, by one thread, so that it is the same each time."""
-        faiss = _faiss()
+        faiss = needs_faiss()
         lengths_N = torch.linalg.vector_norm(self.vectors.double(), dim=1)
         missing_N = (lengths_N.max() ** 2 - lengths_N**2).clamp(min=0).sqrt() if len(self) else lengths_N
         graph = faiss.IndexHNSWFlat(self.dim + 1, NEIGHBOURS, faiss.METRIC_L2)
@@ -105,7 +105,7 @@ class AnnIndex(ExactIndex):
     def _near(self, queries_BD: Tensor, count: int) -> Tensor:
         """Codes of the items that the graph finds; -1 where it finds fewer."""
         padded = torch.nn.functional.pad(queries_BD, (0, 1)).cpu().numpy()
-        asked = _faiss().SearchParametersHNSW(efSearch=max(WIDTH, 2 * count))
+        asked = needs_faiss().SearchParametersHNSW(efSearch=max(WIDTH, 2 * count))
         places = torch.from_numpy(self._graph.search(padded, count, params=asked)[1])
         return torch.where(places < 0, -1, self.codes[places.clamp(min=0)])
 
@@ -119,7 +119,8 @@ def _listed(codes_BC: Tensor, lists: Ragged) -> Tensor:
     return torch.isin(rows_B1 * most + codes_BC + 1, keys) & (codes_BC >= 0)
 
 
-def _faiss() -> Any:
+def needs_faiss() -> Any:
+    """The package faiss. Raises ConfigError where it is not installed."""
     try:
         import faiss
     except ImportError as error:

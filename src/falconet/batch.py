@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from falconet.errors import ConfigError
+from falconet.errors import ColumnNotFoundError, ConfigError
 
 
 @dataclass(frozen=True)
@@ -143,3 +143,18 @@ def check_batch(given: object) -> None:
             f"{kind} was given as a batch",
             hint="what a loader gives, or fl.Batch.of({column: tensor}, {target: tensor})",
         )
+
+
+def feature_of(batch: Batch, name: str) -> Feature:
+    """A column of a batch. Raises ColumnNotFoundError where it is not there, ConfigError for what is no batch."""
+    check_batch(batch)
+    if name not in batch.features:
+        raise ColumnNotFoundError.of(name, batch.features, where="the batch")
+    return batch.features[name]
+
+
+def target_of(batch: Batch, name: str) -> Tensor:
+    """The values of a target: [rows]. Raises ColumnNotFoundError where it is not there."""
+    if name not in batch.targets:
+        raise ColumnNotFoundError.of(name, batch.targets, where="the batch's targets")
+    return batch.targets[name]

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from falconet.arguments import explained
-from falconet.batch import Batch, Feature, check_batch
+from falconet.batch import Batch, check_batch, feature_of
 from falconet.config import with_types
-from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
+from falconet.errors import ConfigError, SchemaError
 from falconet.registry import Registry
 from falconet.schema import Column, Schema, Tag
 
@@ -116,7 +116,7 @@ class Retriever(Model):
 
     def item_codes(self, batch: Batch) -> Tensor:
         """The code of each row's item: int64 of [rows]."""
-        codes = feature(batch, self.item_column.name)
+        codes = feature_of(batch, self.item_column.name)
         if not isinstance(codes, Tensor):
             raise SchemaError(f"`{self.item_column.name}` holds lists where one code per row is needed")
         return codes.long()
@@ -162,14 +162,6 @@ def history_of(schema: Schema, item: Column, who: str) -> Column:
             hint="`ops.History` adds one, tagged `sequence`, of the item's domain",
         )
     return found[0]
-
-
-def feature(batch: Batch, name: str) -> Feature:
-    """A column of a batch. Raises ColumnNotFoundError where it is not there, ConfigError for what is no batch."""
-    check_batch(batch)
-    if name not in batch.features:
-        raise ColumnNotFoundError.of(name, batch.features, where="the batch")
-    return batch.features[name]
 
 
 def zipf_counts(cardinality: int) -> Tensor:

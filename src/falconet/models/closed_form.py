@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from falconet.batch import Batch, Ragged, as_ragged
+from falconet.batch import Batch, Ragged, as_ragged, feature_of
 from falconet.errors import DataError
-from falconet.models.base import Retriever, feature, history_of
+from falconet.models.base import Retriever, history_of
 from falconet.nn.loss import full_softmax
 from falconet.schema import Schema
 
@@ -87,7 +87,7 @@ class ClosedForm(Retriever):
 
     def taken(self, batch: Batch) -> Ragged:
         """The distinct items that every row's user took, ascending."""
-        history = as_ragged(feature(batch, SEEN if SEEN in batch.features else self.history))
+        history = as_ragged(feature_of(batch, SEEN if SEEN in batch.features else self.history))
         found = _grouped(history.row_of_value(), history.values.long())
         rows = torch.unique(history.row_of_value())
         lengths = torch.zeros(batch.rows, dtype=torch.int64, device=rows.device).index_copy_(0, rows, found.lengths)
@@ -100,7 +100,7 @@ class ClosedForm(Retriever):
         """
         if not torch.compiler.is_exporting():
             return self.taken(batch), None
-        lists = as_ragged(feature(batch, self.history))
+        lists = as_ragged(feature_of(batch, self.history))
         n, values_V = len(self.counts), lists.values.long()
         pair_V = lists.row_of_value() * n + values_V
         place_V = torch.arange(values_V.shape[0], device=values_V.device)

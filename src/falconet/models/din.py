@@ -13,9 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from falconet.batch import Batch
+from falconet.batch import Batch, feature_of
 from falconet.errors import ConfigError, SchemaError
-from falconet.models.base import MODELS, feature
+from falconet.models.base import MODELS
 from falconet.models.ranker import Ranker, at_least, some
 from falconet.nn.attention import CandidateAttention, flatten
 from falconet.nn.inputs import Inputs, module_key
@@ -82,7 +82,7 @@ class DIN(Ranker):
         return result
 
     def _interest(self, batch: Batch, attention: nn.Module, history: str, candidate: str) -> Tensor:
-        ids_V, row_V = flatten(feature(batch, history))
+        ids_V, row_V = flatten(feature_of(batch, history))
         things_VD = self.inputs.tables.lookup(history, ids_V)
         candidate_BD = self.inputs.tables(batch, (candidate,))[candidate]
         interest_BD: Tensor = attention(things_VD, candidate_BD, row_V, ids_V != PADDING)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from falconet.batch import Batch, as_ragged
+from falconet.batch import Batch, as_ragged, feature_of
 from falconet.errors import ConfigError
-from falconet.models.base import MODELS, feature
+from falconet.models.base import MODELS
 from falconet.models.vae import VAE, Shift, drawn, shorter
 from falconet.schema import Schema
 
@@ -43,7 +43,7 @@ class MultVAE(VAE):
         return cls.Config(hidden=8, latent=4)
 
     def loss(self, batch: Batch) -> Tensor:
-        history = as_ragged(feature(batch, self.history))
+        history = as_ragged(feature_of(batch, self.history))
         if self.training:
             history = shorter(history, self.config.dropout)
         mean_BZ, log_variance_BZ = self.encode(history)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from falconet.batch import Batch
+from falconet.batch import Batch, target_of
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
-from falconet.models.ranker import LOSSES, Loss, Ranker, at_least, default_loss, target_of, where_known
+from falconet.models.ranker import LOSSES, Loss, Ranker, at_least, default_loss, where_known
 from falconet.nn.inputs import Inputs, module_key, numbers_of
 from falconet.nn.mlp import MLP
 from falconet.schema import Schema, Tag

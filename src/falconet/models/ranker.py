@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from falconet.batch import Batch
+from falconet.batch import Batch, target_of
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.models.base import Model
 from falconet.nn.loss import bce, mse
@@ -129,13 +129,6 @@ def _check_weights(schema: Schema, list_weights: Mapping[str, str], who: str) ->
 def default_loss(schema: Schema, target: str) -> Loss:
     """The loss that a target's tags ask for."""
     return "mse" if Tag.REGRESSION in schema[target].tags else "bce"
-
-
-def target_of(batch: Batch, name: str) -> Tensor:
-    """The values of a target: [rows]."""
-    if name not in batch.targets:
-        raise ColumnNotFoundError.of(name, batch.targets, where="the batch's targets")
-    return batch.targets[name]
 
 
 def where_known(loss: Callable[[Tensor, Tensor], Tensor], prediction_B: Tensor, target_B: Tensor) -> Tensor:

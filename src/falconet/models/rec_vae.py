@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from falconet.batch import Batch, Ragged, as_ragged
+from falconet.batch import Batch, Ragged, as_ragged, feature_of
 from falconet.errors import ConfigError
-from falconet.models.base import MODELS, feature
+from falconet.models.base import MODELS
 from falconet.models.vae import VAE, Shift, drawn, shorter
 from falconet.schema import Schema
 
@@ -62,7 +62,7 @@ class RecVAE(VAE):
         return cls.Config(hidden=8, latent=4, layers=2, renew=5)
 
     def loss(self, batch: Batch) -> Tensor:
-        history = as_ragged(feature(batch, self.history))
+        history = as_ragged(feature_of(batch, self.history))
         mean_BZ, log_variance_BZ = self.encode(history)
         if not self.training:
             return self.surprise(self.decode(mean_BZ), batch)

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from falconet.batch import Batch, Feature, Ragged, as_ragged
+from falconet.batch import Batch, Feature, Ragged, as_ragged, feature_of
 from falconet.errors import ConfigError
-from falconet.models.base import Retriever, feature, history_of
+from falconet.models.base import Retriever, history_of
 from falconet.nn.embedding import Tables
 from falconet.nn.item_loss import ItemLoss, ItemLossConfig
 from falconet.schema import Schema
@@ -45,7 +45,7 @@ class SequenceModel(Retriever):
         raise NotImplementedError
 
     def user(self, batch: Batch) -> Tensor:
-        codes_BL, lengths_B = last(feature(batch, self.history), self.length)
+        codes_BL, lengths_B = last(feature_of(batch, self.history), self.length)
         states_BLD = self._read(codes_BL)
         place_B1D = lengths_B.long()[:, None, None].expand(-1, 1, states_BLD.shape[2])
         return states_BLD.gather(1, place_B1D).squeeze(1).float()
@@ -59,7 +59,7 @@ class SequenceModel(Retriever):
         if self.item_column.name in batch.features:
             own: Tensor = self.objective(self.user(batch), self.item_codes(batch), self._vectors, self.counts)
             return own
-        lists = as_ragged(feature(batch, self.history))
+        lists = as_ragged(feature_of(batch, self.history))
         whole = self.length + 1  # items of a piece: `length` are read, one more is predicted
         cut_B = torch.full_like(lists.lengths, self.length)
         if self.training:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from falconet.batch import Batch, Ragged, as_ragged
+from falconet.batch import Batch, Ragged, as_ragged, feature_of
 from falconet.errors import ConfigError
-from falconet.models.base import Retriever, feature, history_of
+from falconet.models.base import Retriever, history_of
 from falconet.nn.dropout import drop
 from falconet.nn.embedding import Tables
 from falconet.schema import Schema
@@ -54,7 +54,7 @@ class VAE(Retriever):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))  # of training
 
     def user(self, batch: Batch) -> Tensor:
-        mean_BZ, _ = self.encode(as_ragged(feature(batch, self.history)))
+        mean_BZ, _ = self.encode(as_ragged(feature_of(batch, self.history)))
         return self.decode(mean_BZ)
 
     def item(self, batch: Batch) -> Tensor:
@@ -84,7 +84,7 @@ class VAE(Retriever):
             logits_BN = hidden_BD.float() @ (weights_ND if learns else weights_ND.detach()).T
             reserved_N = codes_N < self.item_column.first_code
             log_p_BN = logits_BN.masked_fill(reserved_N, -torch.inf).log_softmax(dim=1)
-        history = as_ragged(feature(batch, self.history))
+        history = as_ragged(feature_of(batch, self.history))
         known = history.values >= self.item_column.first_code
         row, took = history.row_of_value()[known], history.values[known].long()
         found_B = torch.zeros(batch.rows, device=log_p_BN.device).index_add(0, row, log_p_BN[row, took])

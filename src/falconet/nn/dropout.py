@@ -9,16 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from falconet.batch import Batch, Feature, Ragged
-from falconet.errors import ColumnNotFoundError
+from falconet.batch import Batch, Feature, Ragged, feature_of
 
 
 def drop_values(batch: Batch, names: Sequence[str], share: float) -> Batch:
     """The batch with a random `share` of the values of each list left out, in the named columns."""
-    for name in names:
-        if name not in batch.features:
-            raise ColumnNotFoundError.of(name, batch.features, where="the batch")
-    shorter = {name: drop(batch.features[name], share) for name in names}
+    shorter = {name: drop(feature_of(batch, name), share) for name in names}
     return replace(batch, features={**batch.features, **shorter})
 
 

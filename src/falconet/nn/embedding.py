@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from falconet.batch import Batch, Feature, Ragged
+from falconet.batch import Batch, Feature, Ragged, feature_of
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.nn.lookup import PADDING, check_range, distinct, filled, ids_of, rows_of
 from falconet.nn.pooling import Pooling, pool
@@ -183,7 +183,7 @@ class Tables(nn.Module):
         """
         found: dict[str, Tensor] = {}
         for group in self._by_table(columns):
-            features = {name: _feature(batch, name) for name in group}
+            features = {name: feature_of(batch, name) for name in group}
             rows_XD, places = self._read(group, features)
             for name in group:
                 weights_N = self._weights(batch, name, features[name])
@@ -207,7 +207,7 @@ class Tables(nn.Module):
         sums = [] if extra is None else [F.linear(extra, parts[""]).float()]
         products: list[tuple[Tensor, Tensor]] = []  # of distinct rows, and which of them belongs to each row
         for group in self._by_table(names):
-            features = {name: _feature(batch, name) for name in group}
+            features = {name: feature_of(batch, name) for name in group}
             # The choice must not depend on this process's share of the batch: all ranks build the same graph.
             first = not self._unseen and (
                 self._sizes[self.columns[group[0]].table][0] <= batch.global_rows
@@ -296,7 +296,7 @@ class Tables(nn.Module):
         """What each value of a batch's lists counts, flat; None where all count alike."""
         if column not in self.list_weights:
             return None
-        weights = _feature(batch, self.list_weights[column])
+        weights = feature_of(batch, self.list_weights[column])
         if isinstance(feature, Ragged) and isinstance(weights, Ragged):
             fits = self._unseen or torch.equal(feature.lengths, weights.lengths)
         else:
@@ -344,12 +344,6 @@ def _is_half(weight: Tensor) -> bool:
     """Whether a linear layer of these weights works in float16."""
     kind = weight.device.type
     return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
-
-
-def _feature(batch: Batch, name: str) -> Feature:
-    if name not in batch.features:
-        raise ColumnNotFoundError.of(name, batch.features, where="the batch")
-    return batch.features[name]
 
 
 def _key(table: str) -> str:

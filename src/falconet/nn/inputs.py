@@ -12,8 +12,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from falconet.batch import Batch
-from falconet.errors import ColumnNotFoundError, SchemaError
+from falconet.batch import Batch, feature_of
+from falconet.errors import SchemaError
 from falconet.nn.batchnorm import BatchNorm
 from falconet.nn.embedding import Tables
 from falconet.nn.numbers import SoftEmbeddings
@@ -154,9 +154,7 @@ def module_key(kind: str, name: str) -> str:
 
 def numbers_of(batch: Batch, name: str) -> Tensor:
     """A continuous column of a batch: float32 of [B]. Raises SchemaError where it is not there, or holds lists."""
-    if name not in batch.features:
-        raise ColumnNotFoundError.of(name, batch.features, where="the batch")
-    values = batch.features[name]
+    values = feature_of(batch, name)
     if not isinstance(values, Tensor) or values.dim() != 1:
         raise SchemaError(f"the batch's `{name}` holds lists, where one number per row is needed")
     return values.float()
@@ -164,9 +162,7 @@ def numbers_of(batch: Batch, name: str) -> Tensor:
 
 def _vectors_of(batch: Batch, name: str) -> Tensor:
     """An `embedding` column of a batch: float32 of [B, width]."""
-    if name not in batch.features:
-        raise ColumnNotFoundError.of(name, batch.features, where="the batch")
-    vectors = batch.features[name]
+    vectors = feature_of(batch, name)
     if not isinstance(vectors, Tensor) or vectors.dim() != 2:
         raise SchemaError(f"the batch's `{name}` holds no vectors of one length")
     return vectors.float()

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from falconet.arguments import explained
-from falconet.batch import Batch, check_batch
-from falconet.errors import ColumnNotFoundError, ConfigError
+from falconet.batch import Batch, feature_of, target_of
+from falconet.errors import ConfigError
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -46,18 +46,12 @@ class Supervised(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """The network's predictions: [rows, ...]."""
-        check_batch(batch)
-        if self.x not in batch.features:
-            raise ColumnNotFoundError.of(self.x, batch.features, where="the batch")
-        prediction: Tensor = self.module(batch.features[self.x])
+        prediction: Tensor = self.module(feature_of(batch, self.x))
         return prediction
 
     def loss(self, batch: Batch) -> Tensor:
         """One loss per row: [rows]."""
-        prediction = self(batch)
-        if self.y not in batch.targets:
-            raise ColumnNotFoundError.of(self.y, batch.targets, where="the batch's targets")
-        y = batch.targets[self.y]
+        prediction, y = self(batch), target_of(batch, self.y)
         losses = self._compare(prediction, y)
         if losses.numel() > prediction.numel():
             raise ConfigError(

@@ -13,7 +13,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from falconet.batch import Batch
+from falconet.batch import Batch, target_of
 from falconet.errors import ColumnNotFoundError, ConfigError, suggest
 from falconet.nn.collective import counts, gather
 from falconet.nn.modes import evaluating
@@ -119,6 +119,4 @@ def _target(batch: Batch, name: str) -> Tensor:
                 hint="tag one column `target`, or leave `metrics` out",
             )
         return next(iter(batch.targets.values()))
-    if name not in batch.targets:
-        raise ColumnNotFoundError.of(name, batch.targets, where="the batch's targets")
-    return batch.targets[name]
+    return target_of(batch, name)

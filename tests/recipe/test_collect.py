@@ -91,6 +91,13 @@ def test_ids_are_those_of_the_raw_files_or_left_out(capsys: pytest.CaptureFixtur
     assert ids_like([7, "8", "x"], pl.Int64()).to_list() == [7, 8, None]
 
 
+def test_ids_beyond_signed_64_bits_come_as_texts() -> None:
+    large = 2**63 + 5
+    some = events((str(large), "9", "view", None, 0), (str(2**64), "9", "view", None, 1))
+    rows = as_rows(some, raw(SECONDS, u=pl.UInt64), COLUMNS)
+    assert rows["u"].to_list() == [large]
+
+
 def test_some_types_count_and_hide_never_does_by_itself() -> None:
     some = events((1, 1, "view", None, 0), (1, 2, "hide", None, 1), (None, 3, "view", None, 2), (1, 4, "like", None, 3))
     assert chosen(some, (), "here")["item_id"].to_list() == [1, 4]

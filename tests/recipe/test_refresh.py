@@ -18,13 +18,13 @@ from falconet.io.artifact import read_manifest
 from falconet.models.store import load_model
 from falconet.progress import set_quiet
 from falconet.recipe import refresh as module
-from falconet.recipe.config import Recipe, recipe_of
+from falconet.recipe.config import ColumnsConfig, Recipe, recipe_of
 from falconet.recipe.refresh import Refreshed, refresh
 from falconet.recipe.run import run
-from falconet.recipe.versus import Versus
+from falconet.recipe.versus import Versus, versus
 from falconet.serve.bundle import load_bundle
 from falconet.serve.current import bundle_folder, read_current, rollback
-from falconet.serve.events import Event
+from falconet.serve.events import Event, Who
 from falconet.serve.recommender import Recommender
 from falconet.serve.stores.sqlite import SqliteStore
 
@@ -209,6 +209,25 @@ def test_one_that_is_worse_is_kept_and_not_made_current(
 
 def test_margins_are_shares_of_the_old_figure() -> None:
     assert [worse().falls_below(margin) for margin in (0.0, 0.19, 0.21, 1.0)] == [True, True, False, False]
+
+
+def test_people_with_ids_beyond_signed_64_bits_are_asked_for_by_their_digits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    user, item = 2**63 + 1, 2**63 + 2
+    rows = pl.DataFrame(
+        {"u": [user], "i": [item], "event_time": [5]}, schema_overrides={"u": pl.UInt64, "i": pl.UInt64}
+    )
+
+    def answer(bundle: Path, store: SqliteStore, folder: Path, *_: object) -> pl.DataFrame:
+        who = pl.read_parquet(folder / "people.parquet")["user_id"].item()
+        assert store.history(Who("user", who), 5) == [(str(item), "view")]
+        return pl.DataFrame({"user_id": [who], "item_id": [str(item)], "rank": [1]})
+
+    monkeypatch.setattr("falconet.recipe.versus._lists", answer)
+    columns = ColumnsConfig(user="u", item="i")
+    found = versus(tmp_path, tmp_path, rows.select("u", "i"), rows, columns, 10)
+    assert found.models["new"]["ndcg@10"]["value"] == 1.0
 
 
 def test_another_recipe_or_no_bundle_is_said_in_one_sentence(recipe: Recipe, work: Path, tmp_path: Path) -> None:

@@ -101,3 +101,6 @@ def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes, message: str)
     (tmp_path / "current.json").write_bytes(content)
     with pytest.raises(ArtifactError, match=message):
         bundle_folder(tmp_path)
+    (tmp_path / "other/current.json").mkdir(parents=True)
+    with pytest.raises(ArtifactError, match=r"current\.json` cannot be read"):
+        bundle_folder(tmp_path / "other")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
@@ -20,6 +21,7 @@ from falconet.serve.grown import GrownBundle
 from falconet.serve.recommender import Recommender
 from falconet.serve.said import as_values, check_said
 from falconet.serve.stores.sqlite import SqliteStore
+from falconet.serve.tables import Ids
 from serving_client import Client
 from serving_world import World
 
@@ -281,6 +283,20 @@ def test_dates_are_said_as_text() -> None:
     for wrong in (*beyond, {"day": "31.5.2024"}, {"new": 1}, {"n": 300}, {"n": 1.0}):
         with pytest.raises(DataError, match=r"`f\.\w+` is"):
             check_said(wrong, columns, field="f", what="it")
+
+
+def test_ids_beyond_signed_64_bits_are_texts_of_their_digits() -> None:
+    beyond = Ids(pa.chunked_array([pa.array([7, 2**63 + 1], pa.uint64())]))
+    assert (beyond.values, beyond.are_numbers) == (["7", "9223372036854775809"], False)
+    assert [beyond.row(one) for one in (7, "7", "9223372036854775809", "9")] == [0, 0, 1, None]
+    assert [beyond.can_be(one) for one in (9, "18446744073709551615", "18446744073709551616", "07", "x")] == [
+        True, True, False, False, False
+    ]  # fmt: skip
+    whole = Ids(pa.chunked_array([pa.array([7], pa.uint64())]))
+    assert (whole.values, whole.can_be("9"), whole.can_be("x")) == ([7], True, False)
+    texts = Ids(pa.chunked_array([pa.array(["a"])]))
+    assert texts.can_be(9)
+    assert texts.can_be("x")
 
 
 def test_over_http_items_and_users_change_with_the_token(both: tuple[Recommender, Recommender]) -> None:

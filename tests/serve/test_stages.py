@@ -145,6 +145,9 @@ def test_a_stage_has_its_budget_or_what_is_left_of_all() -> None:
     assert budgets.left("rank", now + 3600, now) == pytest.approx(0.2, abs=0.19)
     assert budgets.left("retrieve", now - 5, now) < 0  # type: ignore[operator]
     assert Budgets().left("rank", now, now) is None
+    for endless in (1e13, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match="budget `total` is"):
+            Budgets(total=endless)
     with pytest.raises(ConfigError, match="budget `rank` is 0 ms"):
         Budgets(rank=0)
 

@@ -140,7 +140,7 @@ def _id(name: str, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
     column = pl.col(name)
     if wanted == pl.String or given != pl.String:
         return column.cast(wanted, strict=False)
-    number = column.cast(pl.Int64, strict=False)
+    number = column.cast(pl.UInt64 if wanted == pl.UInt64 else pl.Int64, strict=False)
     return pl.when(number.cast(pl.String) == column).then(number).cast(wanted, strict=False)
 
 

@@ -47,6 +47,7 @@ def versus(old: Path, new: Path, asked: pl.DataFrame, known: pl.DataFrame, colum
     `known`: rows with `event_time`, as a server's store would have them.
     """
     folder = private_folder()
+    asked, known = (_as_asked(rows, columns) for rows in (asked, known))
     people = asked.select(pl.col(columns.user).alias("user_id"))
     people.write_parquet(folder / "people.parquet")
     store = SqliteStore(folder / "events.db")
@@ -62,6 +63,12 @@ def versus(old: Path, new: Path, asked: pl.DataFrame, known: pl.DataFrame, colum
     finally:
         store.close()
     return _compared(lists, asked.select(pl.col(columns.user).alias("user_id"), item_id=pl.col(columns.item)), k)
+
+
+def _as_asked(rows: pl.DataFrame, columns: ColumnsConfig) -> pl.DataFrame:
+    """Ids as events and requests have them: what may not fit in 64 bits with a sign is a string of its digits."""
+    large = [name for name in (columns.user, columns.item) if rows.schema[name] == pl.UInt64]
+    return rows.cast(dict.fromkeys(large, pl.String))
 
 
 def _lists(bundle: Path, store: SqliteStore, folder: Path, name: str, k: int) -> pl.DataFrame:

@@ -43,13 +43,15 @@ class Current:
 def read_current(folder: str | Path) -> Current | None:
     """What a folder of bundles says is current; None for a folder without such a file.
 
-    Raises ArtifactError for a file that is damaged or of another format.
+    Raises ArtifactError for a file that is damaged, of another format, or not to be read.
     """
     path = Path(folder) / POINTER
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise ArtifactError(f"`{path}` cannot be read: {error.strerror}", hint="it names a folder beside it") from error
     try:
         plain = json.loads(data)
     except ValueError as error:

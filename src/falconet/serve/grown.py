@@ -70,13 +70,13 @@ class GrownBundle:
         """Why answers cannot have an item that the bundle does not know."""
         if self.why_not is not None:
             return self.why_not
-        if not self._can_have(item):
+        if not self._catalogue.ids.can_be(item):
             return "the ids of this bundle's items are whole numbers of 64 bits"
         return "nothing is said of it: with `features` it can be found" if item not in self._said else "it is hidden"
 
     def check(self, item: Id, features: Mapping[str, Any]) -> None:
         """Refuse what no model can read: DataError where a number is, or becomes, too large."""
-        if self._workflow is not None and features and self._can_have(item):
+        if self._workflow is not None and features and self._catalogue.ids.can_be(item):
             row = self._changed({item: features})
             if not self._readable(row)[0]:
                 raise DataError(
@@ -126,7 +126,7 @@ class GrownBundle:
             return None
 
     def _made(self) -> Bundle:
-        can_be = self._can_have if self.why_not is None else self._is_known
+        can_be = self._catalogue.ids.can_be if self.why_not is None else self._is_known
         said = {item: values for item, values in self._said.items() if can_be(item)}
         if not said:
             return self._base
@@ -158,10 +158,6 @@ class GrownBundle:
             nearness=near,
         )
         return replace(self._base, engine=grown)
-
-    def _can_have(self, item: Id) -> bool:
-        """Whether the catalogue can hold such an id; ids here are all numbers or all texts."""
-        return isinstance(item, int) == self._catalogue.ids.are_numbers
 
     def _readable(self, changed: pl.DataFrame) -> pl.Series:
         """Which rows models can read: none of their numbers is infinite or very large."""

@@ -37,8 +37,11 @@ class Budgets:
     def __post_init__(self) -> None:
         for name in ("total", "retrieve", "rank"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"the budget `{name}` is {value!r} ms", hint="above 0, or none")
+            if value is not None and not 0 < value <= threading.TIMEOUT_MAX * 1000:
+                raise ConfigError(
+                    f"the budget `{name}` is {value!r} ms",
+                    hint="above 0, and a time that can be waited for; None: no bound",
+                )
 
     def left(self, stage: Stage, since: float, begun: float) -> float | None:
         """Seconds that a stage may still take, of an answer that began at `since`; None: no bound.

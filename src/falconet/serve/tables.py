@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
@@ -36,10 +37,14 @@ def read_table(path: str | Path) -> tuple[pa.Table, Schema]:
 
 
 class Ids:
-    """Raw ids in row order, and the row of each. Ids are all whole numbers or all strings."""
+    """Raw ids in row order, and the row of each. Ids are all whole numbers or all strings.
+
+    Where one does not fit in 64 bits with a sign, as hashes may not, all are strings of their digits.
+    """
 
     def __init__(self, array: pa.ChunkedArray) -> None:
-        self.are_numbers: bool = pa.types.is_integer(array.type)
+        self._whole: bool = pa.types.is_integer(array.type)
+        self.are_numbers: bool = self._whole and not _beyond(array)
         text = array if self.are_numbers or pa.types.is_string(array.type) else array.cast(pa.string())
         self.values: list[Id] = text.to_pylist()
         self._rows = {value: row for row, value in enumerate(self.values)}
@@ -52,12 +57,25 @@ class Ids:
             return number if number is not None and str(number) == value and -(2**63) <= number < 2**63 else value
         return value if self.are_numbers else str(value)
 
+    def can_be(self, value: Id) -> bool:
+        """Whether the data could hold such an id: no text where all are whole numbers."""
+        value = self.normal(value)
+        if isinstance(value, int) or not self._whole or self.are_numbers:
+            return isinstance(value, int) == self.are_numbers
+        return value.isascii() and value.isdecimal() and str(int(value)) == value and int(value) < 2**64
+
     def row(self, value: Id) -> int | None:
         """The row of an id; None where it is unknown."""
         return self._rows.get(self.normal(value))
 
     def __len__(self) -> int:
         return len(self.values)
+
+
+def _beyond(array: pa.ChunkedArray) -> bool:
+    """Whether a number does not fit in 64 bits with a sign."""
+    largest = pc.max(array).as_py() if pa.types.is_uint64(array.type) else None
+    return largest is not None and largest >= 2**63
 
 
 class Catalogue:

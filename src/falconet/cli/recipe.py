@@ -158,8 +158,9 @@ def _refresh(plan: Recipe, out: Path, events: str, reload: str | None, token: st
     if as_json:
         typer.echo(json.dumps(found.to_plain(), indent=1))
     else:
-        new = [f"{n:,} new {what}" for n, what in ((found.new_people, "people"), (found.new_items, "items")) if n]
-        typer.echo(", ".join([f"{found.events:,} new events of {found.people:,} people", *new]))
+        new = [f"{n:,} {what}" for n, what in ((found.new_people, "people"), (found.new_items, "items")) if n]
+        known = f"; new to the models: {', '.join(new)}" if new else ""
+        typer.echo(f"{found.events:,} new events of {found.people:,} people{known}")
         typer.echo(f"asked for {found.compared.people:,} people, whose next item was held out:\n")
         typer.echo(table_text(found.compared, found.old, found.new) + "\n")
     if not found.accepted:

@@ -181,9 +181,15 @@ def _add_lookups(app: FastAPI, serving: Serving) -> None:
 def _add_admin(app: FastAPI, serving: Serving, token: str | None) -> None:
     def trusted(authorization: Annotated[str, Header(max_length=1000)] = "") -> None:
         if token is None:
-            raise HTTPException(403, "this server takes no such calls; it was started without a token")
+            raise HTTPException(
+                403, "this server takes no such calls; it was started without a token (`falconet serve --token`)"
+            )
         if not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
-            raise HTTPException(401, "the token is missing or wrong", {"www-authenticate": "Bearer"})
+            raise HTTPException(
+                401,
+                "the token is missing or wrong; it is sent as `Authorization: Bearer TOKEN`",
+                {"www-authenticate": "Bearer"},
+            )
 
     only = [Depends(trusted)]
 

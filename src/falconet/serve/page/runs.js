@@ -111,7 +111,7 @@ function measured() {
     const report = bundle.about.runs?.report;
     if (i && !bundle.about.runs) return [];
     const title = i ? "What they are worth: the bundle beside" : "What they are worth";
-    if (!report) return [panel(title, "", nothing("The models were not evaluated before the bundle was built.", "falconet evaluate RECIPE --out work"))];
+    if (!report) return [panel(title, "", nothing("The models were not evaluated before the bundle was built. A refresh does not do that: its refresh.json says how the new bundle did beside the old one.", "falconet evaluate RECIPE --out work"))];
     const hint = `of ${number(report.users)} people with something in the test (split: ${report.split}); lines are 95 % intervals`;
     const worth = Object.keys(Object.values(report.models)[0].ranking).map((metric) => panel(metric, hint, worthOf(report, metric)));
     return [make("h2", { class: "part", text: title }), make("div", { class: "panels" }, ...worth, bySegment(report), ...calibration(report), recall(bundle))];

@@ -10,7 +10,9 @@ from typing import Any
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
+from falconet.cli.main import app
 from falconet.errors import ConfigError, DataError
 from falconet.evaluation.report import table_text
 from falconet.recipe.comparison import COLUMNS, protocol_recipe
@@ -380,3 +382,15 @@ def test_a_split_without_rows_says_what_suits_the_data(
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no file or folder `.*nowhere`"):
         protocol_recipe("vae", tmp_path / "nowhere")
+
+
+def test_without_a_recipe_the_working_folder_is_not_that_of_recipes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr("falconet.recipe.run.compare", lambda plan, work: asked.append(work))
+    monkeypatch.setattr("falconet.cli.recipe._show_report", lambda *_: None)
+    for out in ([], ["--out", "elsewhere"]):
+        done = CliRunner().invoke(app, ["evaluate", "--protocol", "vae", "--data", str(folder), *out])
+        assert done.exit_code == 0, done.output
+    assert asked == [Path("work-vae"), Path("elsewhere")]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from falconet.recipe.protocol import PROTOCOLS
+
 if TYPE_CHECKING:
     from falconet.recipe.config import Recipe
 
@@ -61,12 +63,15 @@ def train(
 def evaluate(
     recipe: Annotated[Path | None, typer.Argument(help="The recipe, a TOML file.", metavar="RECIPE")] = None,
     protocol: Annotated[
-        str | None, typer.Option(help="Without a recipe: how to split and measure, like ms-stratified.")
+        str | None, typer.Option(help=f"Without a recipe: how to split and measure: {', '.join(PROTOCOLS)}.")
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Without a recipe: a MovieLens release, or a folder with `u.data`.")
     ] = None,
-    out: Out = Path("work"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The working folder. Default: work; without a recipe work-PROTOCOL.", show_default=False),
+    ] = None,
     settings: Settings = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -89,7 +94,7 @@ def evaluate(
                 hint=f'`protocol = "…"` and `[data] path` in `{recipe}`, or --set protocol=…, say the same',
             )
         plan = _read(recipe, settings, quiet)
-        _show_report(run_steps(plan, out, only="evaluate"), plan, as_json)
+        _show_report(run_steps(plan, out or Path("work"), only="evaluate"), plan, as_json)
         return
     if protocol is None or data is None:
         raise ConfigError(
@@ -97,7 +102,7 @@ def evaluate(
         )
     set_quiet(quiet)
     plan = protocol_recipe(protocol, data, settings or ())
-    _show_report(compare(plan, out), plan, as_json)
+    _show_report(compare(plan, out or Path(f"work-{protocol}")), plan, as_json)
 
 
 def bundle(recipe: RecipeFile, out: Out = Path("work"), settings: Settings = None, quiet: Quiet = False) -> None:

@@ -38,7 +38,7 @@ def test_the_blocks_run_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_a_model_of_ones_own_keeps_the_contract(tmp_path: Path) -> None:
-    assert set(FILES) == {"my_model.py", "test_my_model.py"}
+    assert set(FILES) == {"my_model.py", "test_my_model.py", "without_falconet.py"}  # the last: test_programs.py
     for name, block in FILES.items():
         (tmp_path / name).write_text(block, encoding="utf-8")
     run("-m", "pytest", "-q", "-p", "no:cacheprovider", "--show-capture=no", "test_my_model.py", cwd=tmp_path)

@@ -121,7 +121,10 @@ def run(
     ] = False,
     events: Annotated[
         str | None,
-        typer.Option(help="With --refresh: a file (SQLite), postgresql://..., redis://..., or exported events."),
+        typer.Option(
+            help="With --refresh: a file (SQLite), postgresql://..., redis://..., or exported events. "
+            "Default: events.db in --out."
+        ),
     ] = None,
     reload: Annotated[
         str | None, typer.Option(help="With --refresh: the address of a server that is told of the new bundle.")

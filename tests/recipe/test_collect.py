@@ -43,6 +43,12 @@ def test_several_events_of_one_item_are_one_row_with_the_last_rating() -> None:
     assert rows.schema["u"] == pl.Int32
 
 
+@pytest.mark.parametrize("dtype", [pl.Int64, pl.Int8, pl.Float32])
+def test_ratings_that_the_raw_files_cannot_have_are_none(dtype: type[pl.DataType]) -> None:
+    some = events((1, 9, "rating", 1e300, 3), (1, 8, "rating", 4.0, 4), (1, 7, "view", None, 5))
+    assert as_rows(some, raw(SECONDS, r=dtype), COLUMNS)["r"].to_list() == [None, 4, None]
+
+
 @pytest.mark.parametrize(
     ("times", "want"),
     [
@@ -125,6 +131,9 @@ def test_what_holds_no_events_is_refused(tmp_path: Path) -> None:
     pl.DataFrame({"user": [1]}).write_parquet(tmp_path / "other.parquet")
     with pytest.raises(ColumnNotFoundError, match=r"which should hold events, has no column `event_id`"):
         collect(str(tmp_path / "other.parquet"))
+    events((1, 9, "view", None, 0)).cast({"time": pl.String}).write_parquet(tmp_path / "times.parquet")
+    with pytest.raises(DataError, match=r"which should hold events, has `time` as String"):
+        collect(str(tmp_path / "times.parquet"))
     (tmp_path / "text.db").write_text("no store at all, but some text that is long enough")
     with pytest.raises(ArtifactError, match="cannot be used as a store of events"):
         collect(str(tmp_path / "text.db"))

@@ -43,7 +43,8 @@ class Collected:
 def collect(source: str) -> Collected:
     """What a store or a folder of exported events holds.
 
-    Raises ConfigError or DataError where there is none, ColumnNotFoundError for files that are something else.
+    Raises ConfigError or DataError where there is none, ColumnNotFoundError or DataError for files that are something
+    else.
     """
     if source.partition("://")[0] in _STORES or (Path(source).is_file() and Path(source).suffix != ".parquet"):
         store = open_existing(source)
@@ -66,7 +67,23 @@ def collect(source: str) -> Collected:
     for name in _COLUMNS:
         if name not in data.schema:
             raise ColumnNotFoundError.of(name, data.schema, where=f"`{source}`, which should hold events,")
-    return Collected(data.scan().select(_COLUMNS).collect())
+    found = data.scan().select(_COLUMNS).collect()
+    for name, dtype in found.schema.items():
+        if not _may_be(name, dtype):
+            raise DataError(
+                f"`{source}`, which should hold events, has `{name}` as {dtype}",
+                hint="`falconet events export` writes such files",
+            )
+    return Collected(found)
+
+
+def _may_be(name: str, dtype: pl.DataType) -> bool:
+    """Whether a column of exported events may have this type."""
+    if name in ("event_id", "type"):
+        return dtype == pl.String
+    if name == "time":
+        return dtype == pl.Int64
+    return dtype == pl.Null or (dtype.is_numeric() if name == "value" else dtype == pl.String or dtype.is_integer())
 
 
 def _of_store(store: Store) -> Collected:
@@ -124,7 +141,8 @@ def as_rows(events: pl.DataFrame, like: pl.LazyFrame, columns: ColumnsConfig) ->
     if columns.time is not None:
         made.append(_time(like, columns.time).cast(types[columns.time]).alias(columns.time))
     if columns.rating is not None:
-        made.append(pl.col(_RATING).cast(types[columns.rating]).alias(columns.rating))
+        given = pl.col(_RATING).cast(types[columns.rating], strict=False).alias(columns.rating)
+        made.append(pl.when(given.cast(pl.Float64).is_finite()).then(given))  # else it is none: anybody may send 1e300
     return rows.select(made)
 
 

@@ -13,6 +13,7 @@ import pytest
 from falconet.errors import ArtifactError
 from falconet.etl.workflow import FittedWorkflow
 from falconet.schema import FOOTER_KEY, Column, Schema, Tag
+from falconet.serve.about import read_about
 from falconet.serve.about_data import data_summary, same_features
 from falconet.serve.about_runs import flat, run_times, runs_summary
 from serving_world import World
@@ -173,3 +174,16 @@ def test_a_path_is_its_last_part(path: str) -> None:
         "deep.n": None,
         "deep.list": [1],
     }
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"{", b"[]", b'{"format": 2}'], ids=["deep", "{", "[]", "format"])
+def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "about").mkdir()
+    (tmp_path / "about/times.json").write_bytes(content)
+    assert read_about(tmp_path).times is None
+
+
+def test_numbers_that_json_does_not_know_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "about").mkdir()
+    (tmp_path / "about/times.json").write_text('{"format": 1, "seconds": NaN}')
+    assert read_about(tmp_path).times == {"format": 1, "seconds": None}

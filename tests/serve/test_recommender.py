@@ -253,6 +253,16 @@ def test_the_items_to_start_with_differ_and_the_most_popular_is_first(recommende
     assert start[0] == min(world.item_codes, key=world.item_codes.__getitem__)
 
 
+def test_what_is_hidden_or_expired_is_near_to_nothing_and_nothing_to_start_with(recommender: Recommender) -> None:
+    first, second = (item.item_id for item in recommender.start_items()[:2])
+    recommender.hide_item(first)
+    recommender.put_item(second, expires=1)
+    assert not {first, second} & {item.item_id for item in recommender.start_items()}
+    near = [item.item_id for item in recommender.similar(first, k=ITEMS)]
+    assert len(near) == ITEMS - 2
+    assert not {first, second} & {*near}
+
+
 def test_sample_users_are_known_and_of_every_kind(recommender: Recommender, world: World) -> None:
     samples = recommender.sample_users()
     assert [s.kind for s in samples] == [k for k in ("heavy", "typical", "light", "niche") for _ in range(2)]

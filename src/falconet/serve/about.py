@@ -57,10 +57,10 @@ def read_about(folder: Path) -> About:
 
 def _read(path: Path) -> Mapping[str, Any] | None:
     try:
-        content = json.loads(path.read_bytes())
+        content = _finite(json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         note(f"`{path}` is left out: {error}")
         return None
     if not isinstance(content, dict) or content.get("format") != FORMAT:

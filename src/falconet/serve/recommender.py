@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
+from itertools import islice
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
@@ -421,14 +421,24 @@ class Recommender:
 
     @_as_of_now
     def similar(self, item_id: Id, k: int = 10) -> list[SimilarItem]:
-        """The k items nearest to one, nearest first. Raises DataError for an item the catalogue does not have."""
+        """The k items nearest to one, nearest first, none that is hidden or expired.
+
+        Raises DataError for an item the catalogue does not have.
+        """
         row = self._row(item_id)
+        hidden = {row, *(self._catalogue.row_of_code(code) for code in self._gone())}
         with torch.inference_mode():
             nearness_N = self._engine.nearness.between([row])[0]
-            nearness_N[row] = -math.inf
             order_N = torch.sort(nearness_N, descending=True, stable=True).indices
-        near = order_N[: min(k, len(self._catalogue) - 1)].tolist()
+        near = [other for other in order_N[: k + len(hidden)].tolist() if other not in hidden][:k]
         return [SimilarItem(*self._shown(other), float(nearness_N[other])) for other in near]
+
+    def _gone(self) -> frozenset[int]:
+        """The codes of items that are hidden or expired; as was known last while the store is away."""
+        if self._changes is None:
+            return frozenset()
+        gone = self._outage.attempt(self._changes.gone)
+        return self._changes.known() if gone is None else gone
 
     def _row(self, item_id: Id) -> int:
         row = self._catalogue.ids.row(item_id)
@@ -444,7 +454,9 @@ class Recommender:
     @_as_of_now
     def start_items(self, k: int = 12) -> list[Item]:
         """Well-known items as unlike each other as possible, for a new visitor to choose from."""
-        pool = [self._catalogue.row_of_code(code) for code in self._engine.popular[:120]]
+        gone = self._gone()
+        there = islice((code for code in self._engine.popular if code not in gone), 120)
+        pool = [self._catalogue.row_of_code(code) for code in there]
         rows = spread([row for row in pool if row is not None], self._engine.nearness, k)
         return [Item(*self._shown(row)) for row in rows]
 

@@ -139,8 +139,9 @@ class Client:
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if not left:
+                    told = (isinstance(error, OSError) and error.strerror) or repr(error)
                     raise ServiceError(
-                        f"`{self.url}` cannot be reached: {error!r}", hint="is `falconet serve` running there?"
+                        f"`{self.url}` cannot be reached: {told}", hint="is `falconet serve` running there?"
                     ) from error
                 continue
             if status in (429, 503) and left:

@@ -34,7 +34,12 @@ HISTOGRAM = {"low": 1902.0, "high": 2018.0, "mean": 1994.7, "median": 1999.0, "l
 
 def run(name: str, epochs: int, rate: float, **more: Any) -> dict[str, Any]:
     lines = [{"epoch": e, "loss": 8 - e / 4, "rows": 900 * e, "step": 9 * e, **more} for e in range(1, epochs + 1)]
-    settings = {"model.dim": 64, "train.learning_rate": rate, "train.optimizer": NASTY}
+    settings = {
+        "model.dim": 64,
+        "model.weights": {"genres": rate},
+        "train.learning_rate": rate,
+        "train.optimizer": NASTY,
+    }
     return {"name": name, "model": "TwoTower", "settings": settings, "epochs": lines, "best": None}
 
 
@@ -160,7 +165,7 @@ def test_a_run_has_curves_settings_and_times(page: Page, tmp_path: Path) -> None
     assert len(page.all("#runs figure[class=chart] svg[aria-label='Loss by epoch'] circle")) == 4
     facts = dict(zip(page.texts("#runs .tiles dt"), page.texts("#runs .tiles dd:not(.more)"), strict=True))
     assert facts == {"Epochs": "4", "Loss": "7", "Time": "1 min 15 s", "Rows a second": "4,500"}
-    assert page.texts("#runs .settings td") == ["64", "0.01", NASTY]
+    assert page.texts("#runs .settings td") == ["64", "genres: 0.01", "0.01", NASTY]
     assert page.driver.save_screenshot(str(tmp_path / "runs.png"))
 
 
@@ -170,10 +175,15 @@ def test_two_runs_beside_each_other_show_what_differs(page: Page) -> None:
     page.until("document.querySelectorAll('#runs .pair-facts section').length === 2")
     page.until("document.querySelectorAll(\"svg[aria-label='Loss by epoch'] .line\").length === 2")
     assert page.texts("#runs .panel h3")[:2] == ["Loss", "ndcg@10"]
-    assert page.texts("#runs .settings tbody th") == ["train.learning_rate"]
-    assert page.texts("#runs .settings td") == ["0.01", "0.02"]
+    assert page.texts("#runs .settings tbody th") == ["model.weights", "train.learning_rate"]
+    assert page.texts("#runs .settings td") == ["genres: 0.01", "genres: 0.02", "0.01", "0.02"]
     page.one("#differing").send_keys(Keys.SPACE)
-    assert page.texts("#runs .settings tbody th") == ["model.dim", "train.learning_rate", "train.optimizer"]
+    assert page.texts("#runs .settings tbody th") == [
+        "model.dim",
+        "model.weights",
+        "train.learning_rate",
+        "train.optimizer",
+    ]
     assert page.driver.switch_to.active_element.get_attribute("id") == "differing", "the focus stays"
     choose(page, "run-first", 2)
     assert page.texts("#runs .pair-facts section:first-child dd.more") == ["a closed form: no epochs, no curve"]

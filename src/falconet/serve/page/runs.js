@@ -89,7 +89,13 @@ function points(run, value) {
 
 // ---- settings
 
-const said = (value) => (value === undefined ? "" : value === null ? "–" : Array.isArray(value) ? (value.length ? value.join(", ") : "none") : String(value));
+function said(value) {
+  if (value === undefined) return "";
+  if (value === null) return "–";
+  if (typeof value !== "object") return String(value);
+  const parts = Array.isArray(value) ? value.map(said) : Object.entries(value).map(([key, one]) => `${key}: ${said(one)}`);
+  return parts.join(", ") || "none";
+}
 
 function settings(pair) {
   const keys = [...new Set(pair.flatMap((run) => Object.keys(run.settings)))];

@@ -68,6 +68,12 @@ def test_a_damaged_model_is_refused(bundle: Path, tmp_path: Path) -> None:
         load_bundle(copy)
 
 
+def test_a_model_of_something_else_is_refused(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs.OnnxProgram, "__call__", lambda _, columns: columns["pixels"])
+    with pytest.raises(ArtifactError, match=r"ranker\.onnx` is another model, .*'pixels'[\s\S]*ranker = \"torch\""):
+        load_bundle(bundle)
+
+
 def test_there_must_be_a_ranker(bundle: Path, world: World, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="but the bundle has no ranker"):
         build_bundle(

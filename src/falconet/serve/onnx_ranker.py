@@ -19,6 +19,7 @@ from falconet.serve.engine import Engine
 from falconet.serve.probes import probe_query
 
 FILE = "ranker.onnx"
+_ANEW = '`[bundle] ranker = "torch"` does without it; or build the bundle again with this version'
 
 
 class OnnxRanker:
@@ -47,10 +48,16 @@ def onnx_difference(path: Path, engine: Engine, requests: Sequence[Mapping[str, 
     if not isinstance(engine.ranker, OnnxRanker):
         return None
     rows = [engine.ranker_rows(probe_query(engine, request)) for request in requests]
-    largest, bound = compare(Part("ranker", load_model(path / "ranker"), "forward"), engine.ranker.program, rows)
+    part = Part("ranker", load_model(path / "ranker"), "forward")
+    try:
+        largest, bound = compare(part, engine.ranker.program, rows)
+    except Exception as error:  # those of ONNX Runtime share no base class
+        raise ArtifactError(
+            f"`{path / FILE}` is another model, which cannot be asked what the ranker is: {error}", hint=_ANEW
+        ) from error
     if not largest <= bound:
         raise ArtifactError(
             f"`{path / FILE}` scores {largest:.2g} away from the ranker it was made of, the bound is {bound:.2g}",
-            hint='`[bundle] ranker = "torch"` does without it; or build the bundle again with this version',
+            hint=_ANEW,
         )
     return {"largest_difference": largest, "bound": bound, "rows": sum(batch.rows for batch in rows)}

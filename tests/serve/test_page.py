@@ -138,7 +138,9 @@ def test_why_an_item_is_there_is_told_by_key_and_closed_by_escape(page: Page) ->
     assert 1 <= len(page.all("#why-met li")) <= 5
     features = page.texts("#why-features th")
     assert 1 <= len(features) <= 8
-    assert all(re.fullmatch(r"[+−]\d+\.\d", change) for change in page.texts("#why-features td:nth-of-type(2)"))
+    assert all(
+        re.fullmatch(r"[+−](?!0\.0)\d+\.\d|0\.0", change) for change in page.texts("#why-features td:nth-of-type(2)")
+    )
     command = page.one("#why-curl").text
     assert '"user_id":' in command
     assert command.startswith(f"curl {page.driver.current_url.rstrip('/')}/v1/recommend")

@@ -30,10 +30,10 @@ function scoreRows(item, all) {
 
 /** What the ranker reads, and what would be without it: the score and the place among the candidates. */
 function featureRow(one, item) {
-  const change = 100 * (item.score - one.score);
-  const sign = change >= 0 ? "+" : "−";
+  const change = Math.round(1000 * (item.score - one.score)) / 10;
+  const sign = change > 0 ? "+" : change < 0 ? "−" : "";
   return make("tr", {}, make("th", { text: one.name }), make("td", { text: one.value === null ? "–" : figure(one.value) }),
-    make("td", { class: change >= 0 ? "up" : "down", text: `${sign}${Math.abs(change).toFixed(1)}` }), make("td", { text: one.rank }));
+    make("td", { class: change > 0 ? "up" : change < 0 ? "down" : null, text: `${sign}${Math.abs(change).toFixed(1)}` }), make("td", { text: one.rank }));
 }
 
 function attributes(item) {

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from falconet.cli.main import app
-from falconet.errors import ArtifactError, DataError
+from falconet.errors import ArtifactError, ConfigError, DataError
 from falconet.io.artifact import read_manifest
 from falconet.models.store import load_model
 from falconet.progress import set_quiet
@@ -228,6 +228,20 @@ def test_people_with_ids_beyond_signed_64_bits_are_asked_for_by_their_digits(
     columns = ColumnsConfig(user="u", item="i")
     found = versus(tmp_path, tmp_path, rows.select("u", "i"), rows, columns, 10)
     assert found.models["new"]["ndcg@10"]["value"] == 1.0
+
+
+def test_events_that_were_taken_for_other_types_are_not_gone_on_with(
+    recipe: Recipe, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    where = click(work, (1, 2), (2, 25), (3, 20), start=50)
+    monkeypatch.setattr(module, "_refresh", die)
+    with pytest.raises(KeyboardInterrupt):
+        refresh(recipe, work, where)
+    with pytest.raises(ConfigError, match=r"`refresh\.types` has `buy`"):
+        refresh(replace(recipe, refresh=replace(recipe.refresh, types=("buy",))), work, where)
 
 
 def test_another_recipe_or_no_bundle_is_said_in_one_sentence(recipe: Recipe, work: Path, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def keep_events(recipe: Recipe, base: Generation, made: Generation, found: Colle
             note(f"{lost} have no rating from `split.min_rating` on: left out")
         rows = kept
     _newest(rows, _before(base).collect(), inner_columns(recipe.columns))
-    extra = {"source": source, "base": _name(base), "events": len(new)}
+    extra = {**_taken(recipe, base, source), "events": len(new)}
     with write_artifact(made.work / "events", KIND, extra=extra, overwrite=True) as draft:
         _write(draft, "rows", rows)
         _write(draft, "ids", pl.concat([used, new.select("event_id")]))
@@ -78,13 +78,18 @@ def keep_events(recipe: Recipe, base: Generation, made: Generation, found: Colle
             (draft.path / f"{name}.json").write_text(json.dumps(getattr(found, name)), encoding="utf-8")
 
 
-def is_kept(base: Generation, made: Generation, source: str) -> bool:
-    """Whether the events of an unfinished refresh from this base and source are there."""
+def is_kept(recipe: Recipe, base: Generation, made: Generation, source: str) -> bool:
+    """Whether the events of an unfinished refresh from this base and source, of the same types, are there."""
     try:
         extra = read_artifact(made.work / "events", KIND).extra
     except ArtifactError:
         return False
-    return (extra.get("source"), extra.get("base")) == (source, _name(base))
+    return {name: extra.get(name) for name in ("source", "base", "types")} == _taken(recipe, base, source)
+
+
+def _taken(recipe: Recipe, base: Generation, source: str) -> dict[str, Any]:
+    """What says which events a refresh takes."""
+    return {"source": source, "base": _name(base), "types": list(recipe.refresh.types)}
 
 
 def read_events(made: Generation) -> NewEvents:

@@ -75,7 +75,7 @@ def refresh(recipe: Recipe, work: str | Path, events: str) -> Refreshed:
             clean(work / name)
         current = adopt(work)
         base, made = base_of(work, current), next_of(work, current)
-        if is_kept(base, made, events):
+        if is_kept(recipe, base, made, events):
             note(f"`{made.work}` was left unfinished: going on with the events that it had taken")
         else:
             keep_events(recipe, base, made, collect(events), events)

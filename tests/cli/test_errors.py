@@ -71,7 +71,7 @@ def test_a_step_before_its_inputs(command: str, tmp_path: Path) -> None:
 
 
 def test_a_bundle_that_is_not_there(tmp_path: Path) -> None:
-    assert_explained(falconet("serve", "nowhere", cwd=tmp_path), "nowhere")
+    assert_explained(falconet("serve", "nowhere", "--port", "0", cwd=tmp_path), "nowhere")
 
 
 def test_an_unknown_command_is_bad_usage(tmp_path: Path) -> None:

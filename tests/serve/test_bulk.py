@@ -15,6 +15,7 @@ from falconet.io.artifact import read_artifact
 from falconet.io.footer import data_files
 from falconet.serve import bulk
 from falconet.serve.answers import Recommendation
+from falconet.serve.known import Knowledge
 from falconet.serve.recommender import Recommender
 from falconet.serve.request import Request
 from serving_world import World
@@ -87,15 +88,15 @@ def test_a_run_that_was_killed_carries_on(
     monkeypatch.setattr(bulk, "_USERS", 4)
     users, asked = users_file(tmp_path / "u.parquet", list(world.users)), []
     whole = read(recommender.recommend_users(users, tmp_path / "whole", k=3))
-    really = Recommender._known
+    really = Knowledge.of
 
-    def counted(self: Recommender, request: Request) -> object:
+    def counted(self: Knowledge, request: Request) -> object:
         asked.append(request.user_id)
         if len(asked) == 10:
             raise KeyboardInterrupt
         return really(self, request)
 
-    monkeypatch.setattr(Recommender, "_known", counted)
+    monkeypatch.setattr(Knowledge, "of", counted)
     with pytest.raises(KeyboardInterrupt):
         recommender.recommend_users(users, tmp_path / "out", k=3)
     assert not (tmp_path / "out").exists()
@@ -120,20 +121,23 @@ def test_other_settings_begin_anew(
     assert len(read(recommender.recommend_users(users, out, k=2, overwrite=True))) == 4
 
 
-def test_two_processes_do_not_write_one_folder(recommender: Recommender, world: World, tmp_path: Path) -> None:
+def test_two_processes_do_not_write_one_folder(
+    recommender: Recommender, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     users = users_file(tmp_path / "u.parquet", list(world.users[:2]))
-    really, tried = recommender.recommend, []
+    really, tried = Knowledge.of, []
 
-    class Second(Recommender):
-        def _known(self, request: Request) -> object:  # type: ignore[override]
-            with pytest.raises(ArtifactError, match="another process is writing"):
-                recommender.recommend_users(users, tmp_path / "out", k=2)
-            tried.append(request)
-            return super()._known(request)
+    def second(self: Knowledge, request: Request) -> object:
+        with pytest.raises(ArtifactError, match="another process is writing"):
+            recommender.recommend_users(users, tmp_path / "out", k=2)
+        tried.append(request)
+        return really(self, request)
 
-    Second(recommender.bundle, recommender.store).recommend_users(users, tmp_path / "out", k=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Knowledge, "of", second)
+        recommender.recommend_users(users, tmp_path / "out", k=2)
     assert len(tried) == 2
-    assert isinstance(really(world.users[0]), Recommendation)
+    assert isinstance(recommender.recommend(world.users[0]), Recommendation)
 
 
 def test_what_a_file_lacks_is_said(recommender: Recommender, world: World, tmp_path: Path) -> None:

@@ -17,17 +17,16 @@ import torch
 from torch import Tensor
 
 from falconet.errors import ConfigError, DataError
-from falconet.serve.answers import Closer, Item, Met, Named, Recommendation, RecommendedItem, SimilarItem
+from falconet.serve.answers import Closer, Item, Recommendation, SimilarItem
 from falconet.serve.bulk import Bulk, Listed
 from falconet.serve.bundle import Bundle, load_bundle
-from falconet.serve.changes import ItemChanges
 from falconet.serve.closer import look_closer
-from falconet.serve.engine import Answer, Place, Query
+from falconet.serve.engine import Query
 from falconet.serve.events import Event, Id, Outcome, Who
 from falconet.serve.filters import Filters
 from falconet.serve.grown import GrownBundle
+from falconet.serve.known import Knowledge, Known
 from falconet.serve.outage import Outage
-from falconet.serve.past import Past
 from falconet.serve.request import Asked, Request
 from falconet.serve.said import check_said
 from falconet.serve.samples import Sample, sample_people, spread
@@ -35,8 +34,7 @@ from falconet.serve.scenarios import Scenarios, Variant
 from falconet.serve.stages import Stages
 from falconet.serve.store import Impression, Page, Store
 from falconet.serve.users_file import UsersFile
-
-_VERBS = {"like": "liked", "rating": "rated", "click": "looked at"}
+from falconet.serve.words import Words
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,8 +87,9 @@ class Recommender:
         """Answer from a bundle."""
         self.bundle, self._latest = bundle, self
         self._engine, self._catalogue, self._people = bundle.engine, bundle.engine.catalogue, bundle.engine.people
-        self._past, self._training = Past(bundle.engine, self.store), Past(bundle.engine, None)
-        self._changes = None if self.store is None else ItemChanges(self.store, self._catalogue)
+        self._knowledge = Knowledge(bundle.engine, self.store, self._outage)
+        self._past = self._knowledge.past
+        self._words = Words(bundle.engine, bundle.config.verb)
         self._filters = Filters(self._catalogue.columns)
 
     def _now(self) -> Recommender:
@@ -136,19 +135,11 @@ class Recommender:
         store = self.store
         if store is None or "store" in said.degraded:
             return said
-        if not self._can_do_without_store(request):
+        if self._knowledge.needs_store(request):
             self._keep(store, answer.request, answer.who, said)
             return said
         kept = self._outage.attempt(lambda: self._keep(store, answer.request, answer.who, said))
         return said if kept else replace(said, degraded=["store", *said.degraded])
-
-    def _can_do_without_store(self, request: Request) -> bool:
-        """Whether nothing that only the store knows is missed: the history is given, or nobody knows the person."""
-        if request.scenario is not None:  # what was shown must be kept
-            return False
-        return (
-            request.history is not None or self._past.row(self._past.who(request.user_id, request.session_id)) is None
-        )
 
     def _variant(self, request: Request) -> Variant | None:
         """The variant of the person; None without a scenario, and for nobody. Raises ConfigError for an unknown one."""
@@ -217,7 +208,9 @@ class Recommender:
         """Why an item is where it is in the answer to a request. Raises DataError for an item that is not known."""
         row = self._row(item_id)
         request = Request(user_id=user_id, **asked)
-        return look_closer(self._engine, self._query(request, self._known(request), (), self._bounds(request)), row)
+        return look_closer(
+            self._engine, self._query(request, self._knowledge.of(request), (), self._bounds(request)), row
+        )
 
     @_as_of_now
     def recommend_users(
@@ -265,12 +258,12 @@ class Recommender:
 
     def _answer(self, request: Request, shown: Collection[Id]) -> _Said:
         start = time.perf_counter()
-        known = self._known(request)
+        known = self._knowledge.of(request)
         query = self._query(request, known, shown, self._bounds(request))
         read_ms = (time.perf_counter() - start) * 1000
         answer = self._engine.answer(query, self.stages, start)
         answered = time.perf_counter()
-        items = self._explain(answer, known.met if request.explain else (), explain=request.explain)
+        items = self._words.places(answer, known.met if request.explain else (), explain=request.explain)
         end = time.perf_counter()
         took = {"history": read_ms, **answer.took_ms, "explain": (end - answered) * 1000, "total": (end - start) * 1000}
         said = Recommendation(
@@ -278,14 +271,14 @@ class Recommender:
             cold_start=self._is_cold(known),
             recommendation_id=uuid.uuid4().hex,
             bundle=self.bundle.name,
-            history=self._shown_history(known.met),
+            history=self._words.history(known.met),
             funnel=answer.funnel,
             took_ms={stage: round(ms, 3) for stage, ms in took.items()},
             degraded=["store", *answer.degraded] if known.away else [*answer.degraded],
         )
         return _Said(said, request, known.who)
 
-    def _is_cold(self, known: _Known) -> bool:
+    def _is_cold(self, known: Known) -> bool:
         return known.row is None or (not known.met and self._engine.features.uses_history)
 
     def _bounds(self, request: Request) -> tuple[Tensor | None, Tensor | None]:
@@ -293,7 +286,7 @@ class Recommender:
         return self._allowed(request), self._boosts(request)
 
     def _query(
-        self, request: Request, known: _Known, shown: Collection[Id], bounds: tuple[Tensor | None, Tensor | None]
+        self, request: Request, known: Known, shown: Collection[Id], bounds: tuple[Tensor | None, Tensor | None]
     ) -> Query:
         allowed, boosts = bounds
         return Query(
@@ -311,27 +304,6 @@ class Recommender:
             temperature=request.temperature,
             seed=request.seed,
         )
-
-    def _known(self, request: Request) -> _Known:
-        """What is known for a request; where it can do without the store while that is away, what training knew."""
-        if self.store is None or not self._can_do_without_store(request):
-            return self._read(request, self._past)
-        found = self._outage.attempt(lambda: self._read(request, self._past))
-        return self._read(request, self._training, away=True) if found is None else found
-
-    def _read(self, request: Request, past: Past, *, away: bool = False) -> _Known:
-        """`away`: the store is. Then items are hidden as was known last, and no item of the history comes back, for
-        which of them the person has events with nobody knows."""
-        who = past.who(request.user_id, request.session_id)
-        hidden = past.hidden(who)
-        met = past.met(who, request.history, hidden)
-        exclude = hidden | past.seen(who, request.exclude_seen) | past.codes(request.exclude_ids, "exclude_ids")
-        if request.exclude_seen is True or (away and request.exclude_seen is not False):
-            exclude |= past.codes(request.history or (), "history")
-        if self._changes is not None:
-            exclude |= self._changes.known() if away else self._changes.gone()
-        everything = past.everything(who, request.history, hidden)
-        return _Known(who, past.row(who), met, everything, exclude, past.profile(who), away)
 
     def _allowed(self, request: Request) -> Tensor | None:
         """Which rows of the catalogue may appear; None for all."""
@@ -426,19 +398,12 @@ class Recommender:
         Raises DataError for an item the catalogue does not have.
         """
         row = self._row(item_id)
-        hidden = {row, *(self._catalogue.row_of_code(code) for code in self._gone())}
+        hidden = {row, *(self._catalogue.row_of_code(code) for code in self._knowledge.gone())}
         with torch.inference_mode():
             nearness_N = self._engine.nearness.between([row])[0]
             order_N = torch.sort(nearness_N, descending=True, stable=True).indices
         near = [other for other in order_N[: k + len(hidden)].tolist() if other not in hidden][:k]
-        return [SimilarItem(*self._shown(other), float(nearness_N[other])) for other in near]
-
-    def _gone(self) -> frozenset[int]:
-        """The codes of items that are hidden or expired; as was known last while the store is away."""
-        if self._changes is None:
-            return frozenset()
-        gone = self._outage.attempt(self._changes.gone)
-        return self._changes.known() if gone is None else gone
+        return [SimilarItem(*self._words.item(other), float(nearness_N[other])) for other in near]
 
     def _row(self, item_id: Id) -> int:
         row = self._catalogue.ids.row(item_id)
@@ -449,16 +414,16 @@ class Recommender:
     @_as_of_now
     def search_items(self, text: str = "", limit: int = 20) -> list[Item]:
         """Items whose title contains the text, the best known first."""
-        return [Item(*self._shown(row)) for row in self._catalogue.search(text, limit)]
+        return [Item(*self._words.item(row)) for row in self._catalogue.search(text, limit)]
 
     @_as_of_now
     def start_items(self, k: int = 12) -> list[Item]:
         """Well-known items as unlike each other as possible, for a new visitor to choose from."""
-        gone = self._gone()
+        gone = self._knowledge.gone()
         there = islice((code for code in self._engine.popular if code not in gone), 120)
         pool = [self._catalogue.row_of_code(code) for code in there]
         rows = spread([row for row in pool if row is not None], self._engine.nearness, k)
-        return [Item(*self._shown(row)) for row in rows]
+        return [Item(*self._words.item(row)) for row in rows]
 
     def sample_users(self) -> list[Sample]:
         """A few people known to training: with much and with little history, and with unusual taste."""
@@ -484,59 +449,6 @@ class Recommender:
             "verb": self.bundle.config.verb,
         }
 
-    def _shown(self, row: int) -> tuple[Id, str, dict[str, Any]]:
-        return self._catalogue.ids.values[row], self._catalogue.titles[row], self._catalogue.attributes(row)
-
-    def _shown_history(self, met: Sequence[tuple[int, str]]) -> list[Met]:
-        ids, titles = self._catalogue.ids.values, self._catalogue.titles
-        rows = [(self._catalogue.row_of_code(code), kind) for code, kind in met]
-        return [Met(ids[row], titles[row], kind) for row, kind in rows if row is not None]
-
-    def _explain(self, answer: Answer, met: Sequence[tuple[int, str]], *, explain: bool) -> list[RecommendedItem]:
-        """The places of an answer with what people read; one reason each."""
-        past = [(row, kind) for code, kind in met if (row := self._catalogue.row_of_code(code)) is not None]
-        past.reverse()  # of equally near items the latest is the better reason
-        rows = [place.row for place in answer.places]
-        nearest: list[tuple[float, int]] = []
-        if past and rows and answer.source != "popular":
-            with torch.inference_mode():
-                near_KH = self._engine.nearness.between(rows, [row for row, _ in past])
-                best = near_KH.max(dim=1)
-            nearest = list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
-        items = []
-        for i, place in enumerate(answer.places):
-            reason, because = self._popular_reason(place), None
-            if nearest and nearest[i][0] > 0:
-                row, kind = past[nearest[i][1]]
-                verb = _VERBS.get(kind, self.bundle.config.verb)
-                reason, because = (
-                    f"Because you {verb} {self._catalogue.titles[row]}",
-                    self._catalogue.ids.values[row],
-                )
-            scores = (place.retriever_score, place.retriever_rank, place.score)
-            named = {name: Named(*said) for name, said in place.named.items()} if explain else {}
-            items.append(
-                RecommendedItem(*self._shown(place.row), *scores, i + 1, answer.source, reason, because, named)
-            )
-        return items
-
-    def _popular_reason(self, place: Place) -> str:
-        people = self._catalogue.counts[place.row]
-        return f"Popular with {people:,} people" if people else "New"
-
-
-@dataclass(frozen=True)
-class _Known:
-    """Who asks, and what is known of them: what they met and with which events, all of it, and what must not come."""
-
-    who: Who | None
-    row: int | None
-    met: list[tuple[int, str]]
-    everything: list[int] | None
-    exclude: frozenset[int]
-    profile: dict[str, Any] | None
-    away: bool
-
 
 @dataclass(frozen=True)
 class _Said:
@@ -555,10 +467,10 @@ class _Everybody:
         self._bounds = recommender._bounds(request)
         self.candidates = recommender._engine.candidates
 
-    def look_up(self, user: Id) -> _Known:
-        return self._recommender._known(replace(self._request, user_id=user))
+    def look_up(self, user: Id) -> Known:
+        return self._recommender._knowledge.of(replace(self._request, user_id=user))
 
-    def answer(self, known: Sequence[_Known]) -> list[Listed]:
+    def answer(self, known: Sequence[Known]) -> list[Listed]:
         recommender, ids = self._recommender, self._recommender._catalogue.ids.values
         queries = [recommender._query(self._request, one, (), self._bounds) for one in known]
         listed = []

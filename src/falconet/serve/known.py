@@ -1,0 +1,71 @@
+"""What is known for a request: who asks, what they met, and what must not come; also while the store is away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from falconet.serve.changes import ItemChanges
+from falconet.serve.engine import Engine
+from falconet.serve.events import Who
+from falconet.serve.outage import Outage
+from falconet.serve.past import Past
+from falconet.serve.request import Request
+from falconet.serve.store import Store
+
+
+@dataclass(frozen=True)
+class Known:
+    """Who asks, and what is known of them: what they met and with which events, all of it, and what must not come."""
+
+    who: Who | None
+    row: int | None
+    met: list[tuple[int, str]]
+    everything: list[int] | None
+    exclude: frozenset[int]
+    profile: dict[str, Any] | None
+    away: bool
+
+
+class Knowledge:
+    """What training and a store know of people, and which items the store hides."""
+
+    def __init__(self, engine: Engine, store: Store | None, outage: Outage) -> None:
+        self.past = Past(engine, store)
+        self._training = Past(engine, None)
+        self._has_store, self._outage = store is not None, outage
+        self._changes = None if store is None else ItemChanges(store, engine.catalogue)
+
+    def needs_store(self, request: Request) -> bool:
+        """Whether something that only the store knows would be missed: no history is given, and the person is known."""
+        if request.scenario is not None:  # what was shown must be kept
+            return True
+        return request.history is None and self.past.row(self.past.who(request.user_id, request.session_id)) is not None
+
+    def of(self, request: Request) -> Known:
+        """What is known for a request; where it can do without the store while that is away, what training knew."""
+        if not self._has_store or self.needs_store(request):
+            return self._read(request, self.past)
+        found = self._outage.attempt(lambda: self._read(request, self.past))
+        return self._read(request, self._training, away=True) if found is None else found
+
+    def gone(self) -> frozenset[int]:
+        """The codes of items that are hidden or expired; as was known last while the store is away."""
+        if self._changes is None:
+            return frozenset()
+        gone = self._outage.attempt(self._changes.gone)
+        return self._changes.known() if gone is None else gone
+
+    def _read(self, request: Request, past: Past, *, away: bool = False) -> Known:
+        """`away`: the store is. Then items are hidden as was known last, and no item of the history comes back, for
+        which of them the person has events with nobody knows."""
+        who = past.who(request.user_id, request.session_id)
+        hidden = past.hidden(who)
+        met = past.met(who, request.history, hidden)
+        exclude = hidden | past.seen(who, request.exclude_seen) | past.codes(request.exclude_ids, "exclude_ids")
+        if request.exclude_seen is True or (away and request.exclude_seen is not False):
+            exclude |= past.codes(request.history or (), "history")
+        if self._changes is not None:
+            exclude |= self._changes.known() if away else self._changes.gone()
+        everything = past.everything(who, request.history, hidden)
+        return Known(who, past.row(who), met, everything, exclude, past.profile(who), away)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,11 @@ from falconet.recipe.config import recipe_of
 from falconet.recipe.run import run
 from falconet.retrieval.exact import ExactIndex
 from falconet.serve.bundle import Bundle, load_bundle
-from falconet.serve.events import Event
+from falconet.serve.events import Event, Id
 from falconet.serve.grown import GrownBundle
 from falconet.serve.recommender import Recommender
 from falconet.serve.said import as_values, check_said
+from falconet.serve.store import ItemChange
 from falconet.serve.stores.sqlite import SqliteStore
 from falconet.serve.tables import Ids
 from serving_client import Client
@@ -110,11 +114,11 @@ def test_who_asks_while_the_catalogue_is_made_anew_waits_for_it(
     made, found = grown._made, []
     other = threading.Thread(target=lambda: found.append(grown.now()))
 
-    def slowly() -> Bundle:
+    def slowly(said: Mapping[Id, Mapping[str, Any]]) -> Bundle:
         other.start()
         other.join(0.05)
         assert not found
-        return made()
+        return made(said)
 
     monkeypatch.setattr(grown, "_made", slowly)
     store.put_item(900, features={"kinds": ["tea"]})
@@ -125,6 +129,81 @@ def test_who_asks_while_the_catalogue_is_made_anew_waits_for_it(
     index = new.engine.sources.first.index
     assert isinstance(index, ExactIndex)
     assert index._narrow is not None  # no answer prepares the search
+
+
+class _Broken(GrownBundle):
+    """Cannot make a catalogue anew until it is `mended`."""
+
+    mended, tries = False, 0
+
+    def _made(self, said: Mapping[Id, Mapping[str, Any]]) -> Bundle:
+        self.tries += 1
+        if not self.mended:
+            raise OSError(28, "No space left on device")
+        return super()._made(said)
+
+
+def test_where_the_catalogue_cannot_be_made_anew_the_old_one_answers_and_it_is_tried_again(
+    shop: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("falconet.serve.grown.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("falconet.serve.recommender.GrownBundle", _Broken)
+    recommender = Recommender(load_bundle(shop), store)
+    before = recommender.recommend(4, k=60).items
+    assert recommender.put_item(3, features={"title": "another name"}).known
+    put = recommender.put_item(900, features={"kinds": ["tea"]})
+    why = "the catalogue could not be made anew, which is tried again: OSError: [Errno 28] No space left on device"
+    assert (put.known, put.why) == (False, why)
+    for _ in range(5):
+        assert recommender.recommend(4, k=60).items == before
+    broken = recommender._grown
+    assert isinstance(broken, _Broken)
+    assert broken.tries == 1  # not once for each request
+    assert capfd.readouterr().err == f"what was said of items is not in the answers yet: {why}\n"
+    waited = []
+    for _ in range(8):
+        tries = broken.tries
+        while broken.tries == tries:
+            now[0] += 0.5
+            recommender.recommend(4, k=1)
+        waited.append(now[0])
+    assert [b - a for a, b in pairwise([100.0, *waited])] == [1, 2, 4, 8, 16, 32, 60, 60]
+    broken.mended = True
+    now[0] += 60
+    assert {i.item_id for i in recommender.recommend(4, k=60).items} == {900, *(i.item_id for i in before)}
+    assert [item.item_id for item in recommender.search_items("another name")] == [3]
+    assert recommender.put_item(901).why == "nothing is said of it: with `features` it can be found"
+
+
+def test_a_store_that_fails_while_it_is_read_leaves_nothing_half_known(
+    shop: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown = GrownBundle(load_bundle(shop), store)
+    store.put_item(900, features={"kinds": ["tea"]})
+    store.put_item(901, features={"kinds": ["tea"]})
+    read = store.items_changed_since
+
+    def half(number: int) -> Iterator[ItemChange]:
+        yield read(number)[0]
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(store, "items_changed_since", half)
+    with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
+        grown.now()
+    monkeypatch.setattr(store, "items_changed_since", read)
+    known = grown.now().engine.catalogue.ids
+    assert None not in (known.row(900), known.row(901))
+
+
+def test_what_is_said_holds_although_the_folder_of_the_bundle_is_gone(
+    shop: Path, store: SqliteStore, tmp_path: Path
+) -> None:
+    shutil.copytree(shop, tmp_path / "bundle")
+    recommender = Recommender(load_bundle(tmp_path / "bundle"), store)
+    shutil.rmtree(tmp_path / "bundle")
+    assert recommender.put_item(900, features={"title": "green tea", "kinds": ["tea"], "price": 9.0}).known
+    assert 900 in ids(recommender, 4)
 
 
 def test_known_items_keep_their_scores_where_nothing_is_said_of_them(both: tuple[Recommender, Recommender]) -> None:

@@ -94,12 +94,17 @@ class ServingConfig:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle in memory, ready to answer. `source`: the path that was asked for, where another may come to stand."""
+    """A bundle in memory, ready to answer: nothing of its folder is read later.
+
+    `workflow`: from raw values to features, without targets and histories. `source`: the path that was asked for, where
+    another may come to stand.
+    """
 
     path: Path
     manifest: Manifest
     config: ServingConfig
     engine: Engine
+    workflow: FittedWorkflow
     about: About = field(default_factory=About)
     source: Path = Path()
 
@@ -223,10 +228,11 @@ def _open(path: Path, manifest: Manifest | None) -> Bundle:
     sources = _sources(path, config, models, catalogue)
     schema = _request_schema([*models.values(), *([] if ranker is None else [ranker])])
     people = People(path / "users.parquet", schema.names)
+    workflow = FittedWorkflow.load(path / "workflow")
     features = RequestFeatures(
         schema=schema,
         people=people,
-        workflow=FittedWorkflow.load(path / "workflow"),
+        workflow=workflow,
         user=config.user,
         item=catalogue.schema[config.item],
         length=config.history,
@@ -237,7 +243,7 @@ def _open(path: Path, manifest: Manifest | None) -> Bundle:
     first = sources.first
     near = nearness_of(models[first.name], first.index, catalogue.codes, popular, bias=config.bias)
     engine = Engine(catalogue, people, features, sources, runs, rows, popular, config.candidates, near)
-    return Bundle(path, manifest or Manifest(KIND, {}, {}, {}, ""), config, engine, read_about(path))
+    return Bundle(path, manifest or Manifest(KIND, {}, {}, {}, ""), config, engine, workflow, read_about(path))
 
 
 def _sources(path: Path, config: ServingConfig, models: Mapping[str, Retriever], catalogue: Catalogue) -> Sources:

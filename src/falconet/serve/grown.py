@@ -7,8 +7,9 @@ those it is found from the next answer on. In the catalogue and the indexes it h
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +20,7 @@ from falconet.batch import Batch
 from falconet.errors import DataError, SchemaError
 from falconet.etl.rejoin import joined_table, without_joins
 from falconet.etl.workflow import FittedWorkflow
+from falconet.progress import note
 from falconet.retrieval.exact import ExactIndex
 from falconet.retrieval.sources import Source, Sources
 from falconet.schema import Tag
@@ -31,6 +33,7 @@ from falconet.serve.tables import SHOW, UNKNOWN, Catalogue
 
 _SOME = 64  # items by which a retriever is tried
 _LARGEST = 1e12  # what a model may read of an item: above that products of numbers are soon infinite
+_AGAIN, _LATEST = 1.0, 60.0  # seconds until what failed is tried again: at first, and at most
 
 
 class GrownBundle:
@@ -42,23 +45,39 @@ class GrownBundle:
         self._lock = threading.Lock()
         self._number = 0
         self._said: dict[Id, Mapping[str, Any]] = {}
+        self._failed: _Failed | None = None
 
     def now(self) -> Bundle:
-        """The bundle with all that was said up to now; the same object where nothing has been since."""
-        if self._store.change_number() == self._number:
+        """The bundle with all that was said up to now; the same object where nothing has been since.
+
+        Where the catalogue cannot be made anew the one before stays, which a note says. It is tried again a second
+        later, then after twice as long each time, up to a minute. Raises what the store does.
+        """
+        if self._store.change_number() == self._number or self._waits():
             return self._now
         with self._lock:
-            before, number = dict(self._said), self._number
+            if self._waits():
+                return self._now
+            said, number = dict(self._said), self._number
             for change in self._store.items_changed_since(self._number):
                 item = self._catalogue.ids.normal(change.item_id)
-                self._said.pop(item, None)
+                said.pop(item, None)
                 if change.features:
-                    self._said[item] = change.features
+                    said[item] = change.features
                 number = change.number
-            if self._said != before:
-                self._now = self._made() if self._said else self._base
+            try:
+                now = self._now if said == self._said else self._made(said) if said else self._base
+            except Exception as error:  # noqa: BLE001 - it is said, and answers without what is new are better than none
+                self._failed = _Failed.after(self._failed, error)
+                note(f"what was said of items is not in the answers yet: {self._failed.why}")
+                return self._now
+            self._said, self._now, self._failed = said, now, None
             self._number = number  # last: whoever finds it does not wait for the lock
-            return self._now
+            return now
+
+    def _waits(self) -> bool:
+        """Whether what failed is not tried again yet."""
+        return (failed := self._failed) is not None and time.monotonic() < failed.until
 
     @cached_property
     def columns(self) -> dict[str, pl.DataType]:
@@ -68,6 +87,8 @@ class GrownBundle:
 
     def why_unknown(self, item: Id) -> str:
         """Why answers cannot have an item that the bundle does not know."""
+        if (failed := self._failed) is not None:
+            return failed.why
         if self.why_not is not None:
             return self.why_not
         if not self._catalogue.ids.can_be(item):
@@ -112,7 +133,7 @@ class GrownBundle:
     @cached_property
     def _workflow(self) -> tuple[FittedWorkflow, pl.DataFrame] | None:
         """The item side of the workflow with what is joined given, and what was joined; None without a join."""
-        fitted = FittedWorkflow.load(self._base.path / "workflow")
+        fitted = self._base.workflow
         key = fitted.plan.input_columns
         side = fitted.prune(tags=[Tag.ITEM])
         name = next((n for n in side.input_columns if n in key and joined_table(side, n) is not None), None)
@@ -125,9 +146,9 @@ class GrownBundle:
         except SchemaError:
             return None
 
-    def _made(self) -> Bundle:
+    def _made(self, said: Mapping[Id, Mapping[str, Any]]) -> Bundle:
         can_be = self._catalogue.ids.can_be if self.why_not is None else self._is_known
-        said = {item: values for item, values in self._said.items() if can_be(item)}
+        said = {item: values for item, values in said.items() if can_be(item)}
         if not said:
             return self._base
         engine, config = self._base.engine, self._base.config
@@ -213,6 +234,21 @@ class GrownBundle:
             made = fitted.transform(raw.rename({"item_id": key}))
             rows = rows.with_columns(made[name] for name in made.columns if name != item and name in rows.columns)
         return rows.select(pl.col(name).cast(dtype) for name, dtype in self._frame.schema.items())
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """The catalogue could not be made anew: why, for how many seconds that is left alone, and until when."""
+
+    why: str
+    seconds: float
+    until: float
+
+    @classmethod
+    def after(cls, before: _Failed | None, error: Exception) -> _Failed:
+        seconds = _AGAIN if before is None else min(2 * before.seconds, _LATEST)
+        why = f"the catalogue could not be made anew, which is tried again: {type(error).__name__}: {error}"
+        return cls(why, seconds, time.monotonic() + seconds)
 
 
 def _with_said(rows: pl.DataFrame, names: Mapping[str, str], said: Mapping[Id, Mapping[str, Any]]) -> pl.DataFrame:

@@ -161,7 +161,8 @@ class Load:
         asked: dict[socket.socket, int] = {}
         sent = done = 0
         with ExitStack() as opened:
-            waiting = opened.enter_context(selectors.DefaultSelector())
+            # select's timer has microseconds; those of epoll and kqueue are rounded up to milliseconds.
+            waiting = opened.enter_context(selectors.SelectSelector())
             idle = deque(opened.enter_context(self._connection()) for _ in range(CONNECTIONS))
             for connection in idle:
                 waiting.register(connection, selectors.EVENT_READ, connection)

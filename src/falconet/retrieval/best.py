@@ -5,6 +5,8 @@ Shapes: B rows, N scores of each, W x M of them as a table of M columns, k wante
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,7 +28,10 @@ def near_best(scores_BN: Tensor, k: int, slack_B: Tensor | float = 0.0) -> Ragge
     rows, items = scores_BN.shape
     if not items:
         return Ragged(scores_BN.new_zeros(0, dtype=torch.int64), torch.zeros(rows + 1, dtype=torch.int64))
-    width = min(max(items // (_COLUMNS * k), 1), _WIDEST)
+    if rows == 1 and scores_BN.device.type == "cpu":
+        places = torch.from_numpy(near_best_of_one(scores_BN[0].detach().numpy(), k, float(slack_B)))
+        return Ragged(places, torch.tensor([0, len(places)]))
+    width = _width(items, k)
     columns = items // width
     table_BWM = scores_BN[:, : width * columns].reshape(rows, width, columns)
     best_BM = table_BWM.amax(1) if width > 1 else table_BWM.squeeze(1)
@@ -36,7 +41,31 @@ def near_best(scores_BN: Tensor, k: int, slack_B: Tensor | float = 0.0) -> Ragge
     border_B = (border_B - slack_B).clamp_(min=torch.finfo(scores_BN.dtype).min)
     found = [_in_row(*row) for row in zip(table_BWM, best_BM, scores_BN[:, width * columns :], border_B, strict=True)]
     lengths = torch.tensor([0, *map(len, found)], device=scores_BN.device)
-    return Ragged(torch.cat(found) if rows != 1 else found[0], lengths.cumsum(0))
+    return Ragged(torch.cat(found), lengths.cumsum(0))
+
+
+def near_best_of_one(scores_N: npt.NDArray[np.float32], k: int, slack: float = 0.0) -> npt.NDArray[np.int64]:
+    """The same of one row, in numpy, whose steps begin several times as fast: the places of all that reach it."""
+    items = len(scores_N)
+    width = _width(items, k)
+    columns = items // width
+    border: float = -np.inf
+    if k <= columns:
+        best_M = scores_N[: width * columns].reshape(width, columns).max(0)
+        border = float(np.partition(best_M, columns - k)[columns - k]) - slack
+    lowest = np.finfo(np.float32).min
+    return np.flatnonzero(scores_N >= max(_down(border), lowest))
+
+
+def _down(border: float) -> np.float32:
+    """As a float32 that is no larger: numpy compares in the type of the scores."""
+    rounded = np.float32(border)
+    return np.nextafter(rounded, np.float32(-np.inf)) if rounded > border else rounded
+
+
+def _width(items: int, k: int) -> int:
+    """How many scores stand in a column of the table."""
+    return min(max(items // (_COLUMNS * k), 1), _WIDEST)
 
 
 def _in_row(table_WM: Tensor, best_M: Tensor, rest_R: Tensor, border: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,16 +21,13 @@ from falconet.batch import Ragged
 from falconet.errors import DataError
 from falconet.retrieval.best import best_of, near_best
 from falconet.retrieval.narrow import Narrow
+from falconet.retrieval.single import FEW, Look, Numbers, search_one
 from falconet.retrieval.store import load_index, save_index
 
 _BLOCK_NUMBERS = 2**24
 """No tensor of a search holds more numbers than this (unless a single row does)."""
-_FEW = 16
-"""Where a filter leaves less than an Nth of the items, these alone are scored."""
 _DENSE = 8
 """Codes up to so many times the number of items are looked up in a table."""
-_MANY = 8
-"""So many candidates for each result are worth a more precise look."""
 
 
 class ExactIndex:
@@ -76,9 +75,11 @@ class ExactIndex:
             raise DataError(f"k must be at least 1, not {k}")
         if exclude is not None and len(exclude) != len(queries):
             raise DataError(f"{len(exclude):,} lists of codes to exclude for {len(queries):,} queries")
+        if len(queries) == 1 and queries.device.type == "cpu":
+            return self._search_one(queries, k, exclude, include)
         allowed = None if include is None else self._known(include)
         hidden = None if exclude is None else self._places(exclude.apply(lambda x: x.to(queries.device)))
-        few = allowed is not None and len(allowed) * _FEW < len(self)
+        few = allowed is not None and len(allowed) * FEW < len(self)
         numbers = max(1, len(allowed) * self.dim if allowed is not None and few else len(self))
         rows = max(1, _BLOCK_NUMBERS // numbers)
         found = [(queries.new_zeros(0, k), torch.zeros(0, k, dtype=torch.int64, device=queries.device))]
@@ -143,17 +144,42 @@ class ExactIndex:
         known = self.codes[places.clamp(max=items - 1)] == values
         return Ragged(torch.where(known, places, items), codes.offsets)
 
+    def _search_one(
+        self, query_1D: Tensor, k: int, exclude: Ragged | None, include: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """`search` of one query on the CPU."""
+        hidden = self._some_places(exclude.values if exclude is not None else torch.zeros(0, dtype=torch.int64))
+        allowed = None if include is None else self._some_places(include)
+        narrow, query_D = self._narrowed(), query_1D[0].numpy()
+        looks: list[Look] = [] if narrow is None else [lambda: narrow.scores(query_D)]
+        looks.append(lambda: self._near_one(query_1D))
+        scores_k, places_k = search_one(self.vectors.numpy(), query_D, k, looks, hidden, allowed)
+        codes_k = np.where(places_k >= 0, self.codes.numpy().take(places_k), -1) if len(self) else places_k
+        return torch.from_numpy(scores_k[None]), torch.from_numpy(codes_k[None])
+
+    def _near_one(self, query_1D: Tensor) -> tuple[Numbers, float]:
+        """The float32 products of one query, [N], and how far they may be off."""
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            if not bool(query_1D.any()):
+                return _first_ones(len(self)).numpy(), 0.0
+            return self.vectors.mv(query_1D[0]).numpy(), float(self._error(query_1D))
+
+    def _some_places(self, codes: Tensor) -> npt.NDArray[np.int64]:
+        """`_places` of codes on the CPU, as an array."""
+        if self._place_of_code is None:
+            return self._places(Ragged(codes, torch.tensor([0, len(codes)]))).values.numpy()
+        values, last = codes.long().numpy(), len(self._place_of_code) - 1
+        places: npt.NDArray[np.int64] = self._place_of_code.numpy().take(
+            np.where((values >= 0) & (values < last), values, last)
+        )
+        return places
+
     def _best(self, queries_BD: Tensor, k: int, hidden: Ragged | None, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
         """Scores and places of the best k, of all items that are not hidden or of those that are allowed."""
-        if len(queries_BD) == 1 and (narrow := self._narrowed()) is not None:
-            near_N, error = narrow.scores(queries_BD[0])
-            near = near_best(_without(near_N[None], hidden, allowed), k, 2 * error)
-            if len(near.values) <= _MANY * k:
-                return self._exactly(queries_BD, near, k)
         near_BN = queries_BD @ self.vectors.T
         zero_B = ~queries_BD.any(dim=1)
         if bool(zero_B.any()):  # a query of zeros ties with every item: its candidates are the first ones
-            near_BN[zero_B] = -torch.arange(len(self), dtype=near_BN.dtype, device=near_BN.device)
+            near_BN[zero_B] = _first_ones(len(self)).to(near_BN)
         near = near_best(_without(near_BN, hidden, allowed), k, 2 * self._error(queries_BD))
         return self._exactly(queries_BD, near, k)
 
@@ -190,6 +216,11 @@ class ExactIndex:
         unit = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}[torch.get_float32_matmul_precision()]
         length_B: Tensor = torch.linalg.vector_norm(queries_BD, dim=1)
         return length_B * ((self.dim + 4) * unit * self._longest)
+
+
+def _first_ones(items: int) -> Tensor:
+    """Scores [N] of which the first are the best."""
+    return -torch.arange(items, dtype=torch.float32)
 
 
 def _table(codes_N: Tensor) -> Tensor | None:

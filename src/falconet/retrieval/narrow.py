@@ -9,13 +9,18 @@ Shapes: N items, D width of the vectors.
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+Numbers = npt.NDArray[np.float32]
 
 _STEPS = 127
 _LEAST = 2**20  # numbers; smaller tables are read in no time as they are
@@ -31,7 +36,7 @@ class Narrow:
     def __init__(self, vectors_ND: Tensor) -> None:
         ranges_D = vectors_ND.abs().amax(0).double()
         self._wide = int(ranges_D.argmax())
-        self._wide_N = vectors_ND[:, self._wide].clone()
+        self._wide_N = vectors_ND[:, self._wide].numpy().copy()
         self._widest = float(ranges_D[self._wide])
         step_D = ranges_D / _STEPS
         step_D[self._wide] = 0.0
@@ -55,29 +60,36 @@ class Narrow:
         some_ND = vectors_ND[:_SAMPLE]
         narrow, query_D = cls(some_ND), some_ND[0]
         times: tuple[list[float], list[float]] = ([], [])
+        ways: list[Callable[[], object]] = [lambda: narrow.scores(query_D.numpy()), lambda: some_ND.mv(query_D)]
         for _ in range(5):  # in turn, so that both have the same conditions
-            for way, taken in zip((narrow.scores, some_ND.mv), times, strict=True):
+            for way, taken in zip(ways, times, strict=True):
                 start = time.perf_counter()
-                way(query_D)
+                way()
                 taken.append(time.perf_counter() - start)
         exact_N = some_ND.double() @ query_D.double()
-        near_N, error = narrow.scores(query_D)
-        right = bool(((near_N.double() - exact_N).abs() <= error).all())
+        near_N, error = narrow.scores(query_D.numpy())
+        right = bool(np.all(np.abs(near_N - exact_N.numpy()) <= error))
         return cls(vectors_ND) if right and median(times[0]) * _FASTER < median(times[1]) else None
 
-    def scores(self, query_D: Tensor) -> tuple[Tensor, float]:
-        """Scores [N], float32, and the most that one of them may be off."""
-        weights_D = query_D.numpy().astype(np.float64)
+    def scores(self, query_D: Numbers) -> tuple[Numbers, float]:
+        """Scores [N], and the most that one of them may be off."""
+        weights_D = query_D.astype(np.float64)
         wide = float(weights_D[self._wide])
         weights_D *= self._step_D
         step = float(np.abs(weights_D).max()) / _STEPS or 1.0
         steps_D = (weights_D / step).round()
-        rest = np.linalg.norm(weights_D - step * steps_D) * self._longest
-        scores_N = _product(self._steps_ND, torch.from_numpy(steps_D.astype(np.int8))[:, None]).squeeze(1).float()
-        scores_N.mul_(step).add_(self._wide_N, alpha=wide)
-        lost = np.linalg.norm(weights_D) * self._off + rest
-        largest = step * np.linalg.norm(steps_D) * self._longest + abs(wide) * self._widest + lost
-        return scores_N, float(lost + _ROUNDING * largest) + _TINY
+        rest = _length(weights_D - step * steps_D) * self._longest
+        product_N1 = _product(self._steps_ND, torch.from_numpy(steps_D.astype(np.int8)).unsqueeze(1))
+        scores_N: Numbers = product_N1.numpy().ravel().astype(np.float32)
+        scores_N *= np.float32(step)
+        scores_N += self._wide_N * np.float32(wide)
+        lost = _length(weights_D) * self._off + rest
+        largest = step * _length(steps_D) * self._longest + abs(wide) * self._widest + lost
+        return scores_N, lost + _ROUNDING * largest + _TINY
+
+
+def _length(x_D: npt.NDArray[np.float64]) -> float:
+    return math.sqrt(float(x_D @ x_D))
 
 
 _product: Any = getattr(torch, "_int_mm", None)

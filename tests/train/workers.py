@@ -20,6 +20,7 @@ from falconet.batch import Batch
 from falconet.errors import FalconetError
 from falconet.loader.loader import Loader
 from falconet.metrics.binary import BinaryMetrics
+from falconet.nn.batchnorm import BatchNorm
 from falconet.nn.collective import counts, gather
 from falconet.nn.embedding import Tables
 from falconet.nn.loss import bce, sampled_softmax
@@ -264,6 +265,23 @@ def softmax_inputs() -> tuple[Tensor, Tensor, Tensor]:
     return torch.tensor([3, 4, 3, 5, 6]), torch.randn(5, 2), torch.randn(5, 2)
 
 
+NARROW_ROWS = 3000
+
+
+def normalised(rows: slice, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Some of 3,000 rows through a BatchNorm over all processes, far from zero, and their gradient, in one type."""
+    random = torch.Generator().manual_seed(2)
+    x, upstream = (torch.randn(2, NARROW_ROWS, 4, generator=random) + torch.tensor([[[4.0]], [[0.5]]])).bfloat16()
+    norm = BatchNorm(4)
+    torch.nn.init.constant_(norm.weight, 1.5)
+    x = x[rows].to(dtype).requires_grad_()
+    y = norm(x)
+    y.backward(upstream[rows].to(dtype))
+    assert x.grad is not None
+    assert y.dtype == x.grad.dtype == dtype
+    return y.detach(), x.grad
+
+
 def everything(rows: Path, data: Path, held_out: Path, folder: Path) -> dict[str, Any]:
     """All that the tests of two processes look at, in one group, because starting one takes seconds."""
     torch.set_num_threads(1)
@@ -280,6 +298,8 @@ def everything(rows: Path, data: Path, held_out: Path, folder: Path) -> dict[str
         found["softmax"] = softmax_gradients(*softmax_inputs())
         found["loose"] = train_loose(data)
         found["bfloat16"] = exchanged_in_bfloat16(data)
+        share = slice(0, 2500) if runtime.is_main else slice(2500, NARROW_ROWS)
+        found["narrow"] = normalised(share, torch.bfloat16)
         cut_off(data, folder, 7)
         with runtime.main_first():
             there = float((folder / "download").exists())

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from falconet.nn.collective import from_all, is_shared
 
 _BLOCK = 1024  # rows whose sums a kernel makes at once
+_NUMBERS = 1 << 16  # that need not leave the processor's cache between the steps of a gradient
 _FIRST = 64
 
 
@@ -138,9 +139,10 @@ def _of_blocks(x_BC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     blocks = [block for block in _blocks(x_BC) if len(block)]
     if x_BC.is_cuda:
-        found = [torch.var_mean(block.float(), 0, correction=0)[::-1] for block in blocks]
+        found = [torch.var_mean(block, 0, correction=0)[::-1] for block in blocks]
     else:
-        found = [torch.batch_norm_update_stats(block.float(), None, None, 0.0) for block in blocks]
+        kept_C, too_C = torch.zeros(2, x_BC.shape[1])  # of float32, as the answers are then for rows of bfloat16
+        found = [torch.batch_norm_update_stats(block, kept_C, too_C, 0.0) for block in blocks]
     if not blocks:
         found = [(torch.zeros(x_BC.shape[1], device=x_BC.device),) * 2]
     rows_N = torch.tensor([len(block) for block in blocks] or [0], dtype=torch.float64, device=x_BC.device)
@@ -181,15 +183,12 @@ class _Normalise(torch.autograd.Function):
         total_2C = mine_2C.clone()
         if is_shared():
             dist.all_reduce(total_2C)
-        # With z = (x - mean) scale: dx = weight scale (dy - (sum of dy + z sum of dy z) / rows). The mean is taken off
-        # first: among the products it would cost the digits that x and the mean have in common.
+        # With z = (x - mean) scale: dx = weight scale (dy - (sum of dy + z sum of dy z) / rows).
         scale_C = (variance_C + ctx.eps).rsqrt()
         each_C = scale_C if weight_C is None else scale_C * weight_C
         slope_C = each_C * scale_C * total_2C[1] / -ctx.rows
         constant_C = each_C * total_2C[0] / -ctx.rows
-        dx_BC = torch.empty_like(x_BC, memory_format=torch.contiguous_format)
-        for dx, dy, x in zip(_blocks(dx_BC), _blocks(dy_BC), _blocks(x_BC), strict=True):
-            dx.copy_((x.float() - mean_C).mul_(slope_C).addcmul_(dy.float(), each_C).add_(constant_C))
+        dx_BC = _linear(dy_BC, each_C, x_BC, mean_C, slope_C, constant_C)
         if weight_C is None:
             return dx_BC, None, None, None, None, None, None
         return dx_BC, mine_2C[1], mine_2C[0], None, None, None, None
@@ -197,16 +196,36 @@ class _Normalise(torch.autograd.Function):
 
 def _sums(dy_BC: Tensor, x_BC: Tensor, mean_C: Tensor, variance_C: Tensor, eps: float) -> Tensor:
     """The sums, over the rows of this process, of dy and of dy (x - mean) / deviation: [2, C]."""
-    ones_C, total_2C = torch.ones_like(mean_C), mean_C.new_zeros(2, len(mean_C), dtype=torch.float64)
+    ones_C, found = torch.ones_like(mean_C), [mean_C.new_zeros(2, len(mean_C))]
     for dy, x in zip(_blocks(dy_BC), _blocks(x_BC), strict=True):
         if len(x):
             _, products_C, sums_C = torch.ops.aten.native_batch_norm_backward(
-                dy.float(), x.float(), ones_C, mean_C, variance_C, None, None, False, eps, [False, True, True]
+                dy, x, ones_C, mean_C, variance_C, None, None, False, eps, [False, True, True]
             )
-            total_2C += torch.stack([sums_C, products_C])
-    return total_2C.to(mean_C.dtype)
+            found.append(torch.stack([sums_C, products_C]))
+    return torch.stack(found).sum(0, dtype=torch.float64).to(mean_C.dtype)
+
+
+def _linear(dy_BC: Tensor, each_C: Tensor, x_BC: Tensor, mean_C: Tensor, slope_C: Tensor, constant_C: Tensor) -> Tensor:
+    """dy each + (x - mean) slope + constant, worked out in float32, in the type of x: [B, C]."""
+    x_BC = x_BC.contiguous()
+    dx_BC = torch.empty_like(x_BC)
+    rows = max(len(x_BC), 1) if x_BC.is_cuda else max(_NUMBERS // x_BC.shape[1], 1)
+    narrow = x_BC.dtype != torch.float32
+    if narrow:  # float32 has digits to spare for a mean that is many times the deviation, bfloat16 being so few
+        constant_C = constant_C - mean_C * slope_C
+    total_BC, other_BC = mean_C.new_empty(2, min(rows, len(x_BC)), len(mean_C))  # large new ones cost more than sums
+    for dx, dy, x in zip(*(torch.split(some, rows) for some in (dx_BC, dy_BC, x_BC)), strict=True):
+        total, other = total_BC[: len(x)], other_BC[: len(x)]
+        if narrow:
+            torch.addcmul(constant_C, total.copy_(x), slope_C, out=total)
+            dx.copy_(total.addcmul_(other.copy_(dy), each_C))
+        else:  # the mean is taken off first: among the products it would cost the digits that x has in common with it
+            torch.addcmul(constant_C, torch.sub(x, mean_C, out=total), slope_C, out=total)
+            torch.addcmul(total, dy, each_C, out=dx)
+    return dx_BC
 
 
 def _blocks(x_BC: Tensor) -> tuple[Tensor, ...]:
-    """Rows that fit into a processor's cache; on a GPU all of them."""
-    return torch.split(x_BC.contiguous(), max(len(x_BC), 1) if x_BC.is_cuda else _BLOCK)
+    """Rows that fit into a processor's cache; on a GPU all of them, in float32."""
+    return (x_BC.contiguous().float(),) if x_BC.is_cuda else torch.split(x_BC.contiguous(), _BLOCK)

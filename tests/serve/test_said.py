@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ import pytest
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
 from falconet.recipe.config import recipe_of
 from falconet.recipe.run import run
-from falconet.retrieval.exact import ExactIndex
+from falconet.retrieval.beside import BesideIndex
 from falconet.serve.bundle import Bundle, load_bundle
-from falconet.serve.events import Event, Id
+from falconet.serve.events import Event
 from falconet.serve.grown import GrownBundle
+from falconet.serve.grown_tables import GrownCatalogue
 from falconet.serve.recommender import Recommender
 from falconet.serve.said import as_values, check_said
 from falconet.serve.store import ItemChange
@@ -30,11 +31,12 @@ from serving_client import Client
 from serving_world import World
 
 ITEMS, USERS = 40, 30
+FITTED = ("EASE", "ItemKNN", "IALS")
 TRAIN = {"epochs": 3, "precision": "float32", "learning_rate": 0.05}
 
 
-def make_shop(folder: Path, model: str) -> Path:
-    """A bundle: people of one of two towns click on things of one of two kinds."""
+def make_shop(folder: Path, *models: str, index: str = "exact") -> Path:
+    """A bundle of retrievers: people of one of two towns click on things of one of two kinds."""
     clicks = [(u, 2 * ((u + 3 * j) % 20) + u % 2, u + 100 * j) for u in range(USERS) for j in range(8)]
     kinds = [["tea", "coffee"][i % 2] for i in range(ITEMS)]
     folder.mkdir()
@@ -47,7 +49,8 @@ def make_shop(folder: Path, model: str) -> Path:
     towns = towns.with_columns(height=pl.Series([60.0, 70.0] * (USERS // 2)))
     towns.write_parquet(folder / "users.parquet")
     files = {name: str(folder / f"{file}.parquet") for name, file in (("path", "clicks"), ("items", "things"))}
-    trained = {} if model == "EASE" else {"batch_size": 64, "config": {"dim": 8}, "train": TRAIN}
+    trained = {"batch_size": 64, "config": {"dim": 8}, "train": TRAIN}
+    retrievers = [{"model": name, **({} if name in FITTED else trained)} for name in models]
     recipe = recipe_of(
         {
             "format": 1,
@@ -61,9 +64,9 @@ def make_shop(folder: Path, model: str) -> Path:
                 "title": "name",
                 "user_features": ["town", "age", "height"],
             },
-            "retriever": {"model": model, **trained},
+            "retriever": retrievers if len(retrievers) > 1 else retrievers[0],
             "ranker": {"config": {"hidden": [4], "columns": ["*_standing", "town", "price"]}, "train": {"epochs": 1}},
-            "bundle": {"candidates": 40},
+            "bundle": {"candidates": 40, "index": index},
         }
     )
     run(recipe, folder / "work")
@@ -114,11 +117,11 @@ def test_who_asks_while_the_catalogue_is_made_anew_waits_for_it(
     made, found = grown._made, []
     other = threading.Thread(target=lambda: found.append(grown.now()))
 
-    def slowly(said: Mapping[Id, Mapping[str, Any]]) -> Bundle:
+    def slowly(rows: pl.DataFrame) -> Bundle:
         other.start()
         other.join(0.05)
         assert not found
-        return made(said)
+        return made(rows)
 
     monkeypatch.setattr(grown, "_made", slowly)
     store.put_item(900, features={"kinds": ["tea"]})
@@ -126,9 +129,68 @@ def test_who_asks_while_the_catalogue_is_made_anew_waits_for_it(
     other.join()
     assert found == [new]
     assert new.engine.catalogue.ids.row(900) is not None
-    index = new.engine.sources.first.index
-    assert isinstance(index, ExactIndex)
-    assert index._narrow is not None  # no answer prepares the search
+
+
+def test_what_it_costs_does_not_grow_with_the_catalogue(shop: Path, store: SqliteStore) -> None:
+    base = load_bundle(shop)
+    grown = GrownBundle(base, store)
+    store.put_item(3, features={"title": "another name"})
+    made = []
+    for item in (900, 901):
+        store.put_item(item, features={"kinds": ["tea"]})
+        made.append(grown.now())
+        catalogue, index = made[-1].engine.catalogue, made[-1].engine.sources.first.index
+        assert isinstance(catalogue, GrownCatalogue)
+        assert isinstance(index, BesideIndex)
+        assert (catalogue.base, index.index) == (base.engine.catalogue, base.engine.sources.first.index)
+        assert index.others is not None
+        assert len(catalogue.said) == len(index.others) == len(made) + 1
+    assert [made[0].engine.catalogue.ids.row(item) for item in (900, 901)] == [ITEMS, None]  # who has it keeps it
+    assert [made[1].engine.catalogue.ids.row(item) for item in (900, 901)] == [ITEMS, ITEMS + 1]
+
+
+@pytest.mark.parametrize("models", [("TwoTower", "EASE"), ("EASE", "TwoTower"), ("MF", "ItemKNN", "TwoTower")])
+def test_of_several_retrievers_those_that_can_find_new_items(
+    models: tuple[str, ...], store: SqliteStore, tmp_path: Path
+) -> None:
+    recommender = Recommender(load_bundle(make_shop(tmp_path / "shop", *models)), store)
+    before = {item.item_id: item.retrievers for item in recommender.recommend(4, k=60, explain=True).items}
+    assert recommender.put_item(900, features={"title": "green tea", "kinds": ["tea"], "price": 9.0}).known
+    assert recommender.put_item(3, features={"title": "another name"}).known
+    after = {item.item_id: item for item in recommender.recommend(4, k=60, explain=True).items}
+    assert set(after) == {*before, 900}
+    named = after[900].retrievers
+    assert {name for name, said in named.items() if said.rank is not None} == {"TwoTower"}
+    assert all(named[name].score == 0 for name in {"EASE", "ItemKNN"} & set(models))
+    assert {i: {n: s.score for n, s in after[i].retrievers.items()} for i in before} == {
+        i: {n: s.score for n, s in named.items()} for i, named in before.items()
+    }
+    assert [i.item_id for i in recommender.recommend(k=60).items].count(900) == 1  # a stranger
+    assert recommender.recommend(history=[900, 2], k=5).items
+    assert recommender.similar(2, 60)
+    assert len(recommender.similar(900, 60)) == ITEMS
+    assert recommender.closer(900, 4, k=60).candidates == len(before) + 1
+    assert recommender.recommend(4, k=60, diversity=0.5, boosts={"price == 9": 9.0}).items[0].item_id in (900, 6)
+    assert ids(recommender, filter="title == 'green tea' or title == 'another name'") == [3, 900]
+    recommender.put_item(900, features={})
+    assert set(ids(recommender, 4)) == set(before)
+
+
+def test_beside_an_approximate_index_new_items_are_found(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    approximate = pytest.importorskip("falconet.retrieval.faiss")
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(approximate, "FEW", 0)
+    recommender = Recommender(load_bundle(make_shop(tmp_path / "shop", "TwoTower", index="ann")), store)
+    before = {item.item_id: item.retriever_score for item in recommender.recommend(5, k=60).items}
+    assert recommender.put_item(900, features={"title": "green tea", "kinds": ["tea"]}).known
+    moved = next(iter(before))
+    assert recommender.put_item(moved, features={"kinds": ["tea", "coffee"], "price": 1e4}).known
+    after = {item.item_id: item.retriever_score for item in recommender.recommend(5, k=60).items}
+    assert set(after) == {*before, 900}
+    assert [item for item in before if after[item] != before[item]] == [moved]
+    assert ids(recommender, 5, filter="title == 'green tea'") == [900]
 
 
 class _Broken(GrownBundle):
@@ -136,11 +198,11 @@ class _Broken(GrownBundle):
 
     mended, tries = False, 0
 
-    def _made(self, said: Mapping[Id, Mapping[str, Any]]) -> Bundle:
+    def _made(self, rows: pl.DataFrame) -> Bundle:
         self.tries += 1
         if not self.mended:
             raise OSError(28, "No space left on device")
-        return super()._made(said)
+        return super()._made(rows)
 
 
 def test_where_the_catalogue_cannot_be_made_anew_the_old_one_answers_and_it_is_tried_again(
@@ -153,7 +215,7 @@ def test_where_the_catalogue_cannot_be_made_anew_the_old_one_answers_and_it_is_t
     before = recommender.recommend(4, k=60).items
     assert recommender.put_item(3, features={"title": "another name"}).known
     put = recommender.put_item(900, features={"kinds": ["tea"]})
-    why = "the catalogue could not be made anew, which is tried again: OSError: [Errno 28] No space left on device"
+    why = "it could not be worked into the catalogue, which is tried again: OSError: [Errno 28] No space left on device"
     assert (put.known, put.why) == (False, why)
     for _ in range(5):
         assert recommender.recommend(4, k=60).items == before
@@ -278,6 +340,10 @@ def test_an_item_that_cannot_be_found_is_said_to_be_unknown(
     ease = Recommender(bundle, store)
     put = ease.put_item(901, features={"kinds": ["tea"], "title": "late"})
     assert (put.known, put.why) == (False, "the index of `retriever` (EASE) holds the items of its training alone")
+    two = Recommender(load_bundle(make_shop(tmp_path / "two", "ItemKNN", "MF")), store)
+    known = "the index of `ItemKNN` (ItemKNN) holds the items of its training alone"
+    why = f"{known}; `MF` (MF) knows items by their ids alone"
+    assert two.put_item(904, features={"kinds": ["tea"]}).why == why
     assert 901 not in ids(ease, 4)
     ease.put_item(3, features={"title": "renamed"})
     assert [item.item_id for item in ease.search_items("renamed")] == [3]

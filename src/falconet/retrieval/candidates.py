@@ -14,6 +14,7 @@ from torch import Tensor
 
 from falconet.batch import Batch, Feature, Ragged, as_ragged
 from falconet.errors import ColumnNotFoundError, DataError, SchemaError
+from falconet.retrieval.overlay import Overlay
 from falconet.retrieval.sources import Found
 from falconet.schema import Column, Schema, Tag
 
@@ -56,12 +57,15 @@ class CandidateRows:
         self.bags = _bags(self.item_columns)
         self.history = _history_column(schema, self.item_id)
         self._bags_N = {c.name: as_ragged(items.features[c.name]) for c in self.bags}
+        self._said: tuple[Batch, dict[str, Ragged], Overlay] | None = None
 
-    def over(self, items: Batch, codes: Tensor) -> CandidateRows:
-        """The same over another catalogue, whose items retrievers call by other codes than models know: ascending."""
+    def over(self, said: Batch, overlay: Overlay) -> CandidateRows:
+        """The same over a catalogue of which something is said since: `said` has those items, as `overlay` has them.
+
+        Retrievers call the new ones by the codes from the cardinality of the items' column on.
+        """
         other = copy.copy(self)
-        other.items, other.codes_N = items, codes
-        other._bags_N = {c.name: as_ragged(items.features[c.name]) for c in self.bags}
+        other._said = said, {c.name: as_ragged(said.features[c.name]) for c in self.bags}, overlay
         return other
 
     def rows(self, users: Batch, found: Found) -> Batch:
@@ -85,19 +89,33 @@ class CandidateRows:
                 raise ColumnNotFoundError.of(column.name, users.features, where="the batch of users")
             features[column.name] = _take(users.features[column.name], user_of_row)
         for column in self.item_columns:
-            features[column.name] = _take(self.items.features[column.name], item_of_row)
-        features |= self._said(found, there)
+            features[column.name] = self._of_items(column.name, item_of_row)
+        features |= self._opinions(found, there)
         history = self._history(users)
         if history is not None:
             features[LENGTH] = history.lengths.float().log1p().index_select(0, user_of_row)
-        features[POPULARITY] = _tensor(self.items.features[POPULARITY], POPULARITY).index_select(0, item_of_row)
+        features[POPULARITY] = _tensor(self._of_items(POPULARITY, item_of_row), POPULARITY)
         for column in self.bags:
             taken = features[column.name]
-            bag = taken if isinstance(taken, Ragged) else self._bags_N[column.name].take(item_of_row)
+            bag = taken if isinstance(taken, Ragged) else self._bag(column, item_of_row)
             features[column.name + AFFINITY] = self._affinity(column, history, users.rows, user_of_row, bag)
         return Batch(features, {}, rows * places, rows * places)
 
-    def _said(self, found: Found, there: Tensor) -> dict[str, Tensor]:
+    def _of_items(self, name: str, rows: Tensor) -> Feature:
+        """A column of the catalogue at the given rows."""
+        if self._said is None:
+            return _take(self.items.features[name], rows)
+        said, _, overlay = self._said
+        return overlay.take(self.items.features[name], said.features[name], rows)
+
+    def _bag(self, column: Column, rows: Tensor) -> Ragged:
+        """The same of a multi-hot column, as lists."""
+        if self._said is None:
+            return self._bags_N[column.name].take(rows)
+        _, bags, overlay = self._said
+        return as_ragged(overlay.take(self._bags_N[column.name], bags[column.name], rows))
+
+    def _opinions(self, found: Found, there: Tensor) -> dict[str, Tensor]:
         """What the sources say of the candidates."""
         rows, places = found.codes.shape
         said: dict[str, Tensor] = {}
@@ -116,6 +134,11 @@ class CandidateRows:
         """Where the codes stand in the catalogue; 0 for those that are not there."""
         found = torch.searchsorted(self.codes_N, codes).clamp_(max=max(len(self.codes_N) - 1, 0))
         known = self.codes_N.index_select(0, found) == codes if len(self.codes_N) else torch.zeros_like(there)
+        if self._said is not None:
+            assert self.item_id.cardinality is not None
+            overlay, after = self._said[2], codes - self.item_id.cardinality
+            new = (after >= 0) & (after < overlay.new)
+            found, known = torch.where(new, after + overlay.table, found), known | new
         if bool((there > known).any()):
             stranger = int(codes[there & ~known][0])
             raise DataError(f"the candidate with code {stranger} is not in the table of items")
@@ -142,7 +165,7 @@ class CandidateRows:
         bag_N = self._bags_N[column.name]
         share_RV = torch.zeros(rows, column.cardinality, device=bag_N.values.device)
         if history is not None:
-            seen = bag_N.take(history.values)
+            seen = self._bag(column, history.values)
             user = history.row_of_value().index_select(0, seen.row_of_value())
             one = torch.ones(len(user), device=share_RV.device)
             share_RV.index_put_((user, seen.values.long()), one, accumulate=True)

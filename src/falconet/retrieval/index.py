@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
@@ -33,8 +32,4 @@ class Index(Protocol):
 
         Raises DataError for another code that the index does not have.
         """
-        ...
-
-    def save(self, path: str | Path) -> None:
-        """Write the index to one file, whole or not at all."""
         ...

@@ -21,6 +21,13 @@ class ItemChanges:
         self._gone: frozenset[int] = frozenset()
         self._until = 0  # when the next item expires, in microseconds since 1970
 
+    def over(self, catalogue: Catalogue) -> ItemChanges:
+        """The same of another catalogue of the same items, and of new ones."""
+        with self._lock:
+            other = ItemChanges(self._store, catalogue)
+            other._said, other._number = dict(self._said), self._number
+            return other
+
     def known(self) -> frozenset[int]:
         """What `gone` gave last, and what has expired since: for when the store cannot be reached."""
         now = time.time_ns() // 1000

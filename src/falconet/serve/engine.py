@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal
 
 import torch
@@ -95,6 +95,7 @@ class Engine:
     popular: list[int]
     candidates: int
     nearness: Nearness
+    newer: Sequence[int] = ()  # codes of items that the bundle does not have
 
     def answer(self, query: Query, stages: Stages | None = None, since: float | None = None) -> Answer:
         """Retrieve, rank, cut. A stranger without a history gets what is popular.
@@ -260,11 +261,12 @@ class Engine:
         return best(scores_K, query.k)
 
     def _popular(self, query: Query) -> list[Place]:
-        rows = (self.catalogue.row_of_code(code) for code in self.popular if code not in query.exclude)
+        codes = chain(self.popular, self.newer)
+        rows = (self.catalogue.row_of_code(code) for code in codes if code not in query.exclude)
         allowed = (row for row in rows if row is not None and (query.allowed is None or query.allowed[row]))
         # Not all of a large catalogue, but where boosts may bring up any of it.
         several = max(self.candidates, query.k)
-        limit = query.k if query.takes_the_best else len(self.popular) if query.boosts is not None else several
+        limit = query.k if query.takes_the_best else len(self.catalogue) if query.boosts is not None else several
         rows_K = torch.tensor(list(islice(allowed, limit)), dtype=torch.int64)
         scores = [math.log1p(self.catalogue.counts[row]) for row in rows_K.tolist()]
         order = self._order(torch.tensor(scores, dtype=torch.float64), rows_K, query)

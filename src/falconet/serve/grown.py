@@ -14,23 +14,27 @@ from functools import cached_property
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import torch
 
-from falconet.batch import Batch
 from falconet.errors import DataError, SchemaError
 from falconet.etl.rejoin import joined_table, without_joins
 from falconet.etl.workflow import FittedWorkflow
 from falconet.progress import note
+from falconet.retrieval.beside import BesideIndex
 from falconet.retrieval.exact import ExactIndex
+from falconet.retrieval.scores import ScoreIndex
 from falconet.retrieval.sources import Source, Sources
 from falconet.schema import Tag
 from falconet.serve.bundle import Bundle
 from falconet.serve.events import Id
-from falconet.serve.nearness import Directions
+from falconet.serve.grown_tables import GrownCatalogue, SaidItems
+from falconet.serve.nearness import Apart, Directions, Nearness
 from falconet.serve.said import as_values, fits
 from falconet.serve.store import Store
-from falconet.serve.tables import SHOW, UNKNOWN, Catalogue
+from falconet.serve.tables import SHOW, UNKNOWN
 
+_VECTOR = "vector of "  # a retriever
 _SOME = 64  # items by which a retriever is tried
 _LARGEST = 1e12  # what a model may read of an item: above that products of numbers are soon infinite
 _AGAIN, _LATEST = 1.0, 60.0  # seconds until what failed is tried again: at first, and at most
@@ -45,12 +49,13 @@ class GrownBundle:
         self._lock = threading.Lock()
         self._number = 0
         self._said: dict[Id, Mapping[str, Any]] = {}
+        self._rows = _frame_of(self._catalogue.table.slice(0, 0))  # of what is said, where answers can have it
         self._failed: _Failed | None = None
 
     def now(self) -> Bundle:
         """The bundle with all that was said up to now; the same object where nothing has been since.
 
-        Where the catalogue cannot be made anew the one before stays, which a note says. It is tried again a second
+        Where what is new cannot be worked in the bundle stays as it was, which a note says. It is tried again a second
         later, then after twice as long each time, up to a minute. Raises what the store does.
         """
         if self._store.change_number() == self._number or self._waits():
@@ -58,20 +63,22 @@ class GrownBundle:
         with self._lock:
             if self._waits():
                 return self._now
-            said, number = dict(self._said), self._number
+            said, changed, number = dict(self._said), dict[Id, Mapping[str, Any]](), self._number
             for change in self._store.items_changed_since(self._number):
-                item = self._catalogue.ids.normal(change.item_id)
-                said.pop(item, None)
-                if change.features:
-                    said[item] = change.features
+                item, features = self._catalogue.ids.normal(change.item_id), change.features or {}
+                if features != said.pop(item, {}):
+                    changed[item] = features
+                if features:
+                    said[item] = features
                 number = change.number
             try:
-                now = self._now if said == self._said else self._made(said) if said else self._base
+                rows = self._rows_with(changed) if changed else self._rows
+                now = self._now if rows is self._rows else self._made(rows) if len(rows) else self._base
             except Exception as error:  # noqa: BLE001 - it is said, and answers without what is new are better than none
                 self._failed = _Failed.after(self._failed, error)
                 note(f"what was said of items is not in the answers yet: {self._failed.why}")
                 return self._now
-            self._said, self._now, self._failed = said, now, None
+            self._said, self._rows, self._now, self._failed = said, rows, now, None
             self._number = number  # last: whoever finds it does not wait for the lock
             return now
 
@@ -93,7 +100,9 @@ class GrownBundle:
             return self.why_not
         if not self._catalogue.ids.can_be(item):
             return "the ids of this bundle's items are whole numbers of 64 bits"
-        return "nothing is said of it: with `features` it can be found" if item not in self._said else "it is hidden"
+        if item in self._said:
+            return f"what is said of it gives models numbers beyond {_LARGEST:g}"
+        return "nothing is said of it: with `features` it can be found"
 
     def check(self, item: Id, features: Mapping[str, Any]) -> None:
         """Refuse what no model can read: DataError where a number is, or becomes, too large."""
@@ -107,28 +116,29 @@ class GrownBundle:
 
     @cached_property
     def why_not(self) -> str | None:
-        """Why no item that is newer than the bundle can be found; None where it can."""
-        for source in self._base.engine.sources.sources:
-            if type(source.index) is not ExactIndex:
-                kind = type(source.retriever).__name__
-                return f"the index of `{source.name}` ({kind}) holds the items of its training alone"
-            if not self._reads_features(source):
-                return f"`{source.name}` ({type(source.retriever).__name__}) knows items by their ids alone"
-        return None
+        """Why no item that is newer than the bundle can be found; None where a retriever can."""
+        sources = self._base.engine.sources.sources
+        if any(source.weight and self._finds[source.name] for source in sources):
+            return None
+        return "; ".join(map(_why_not, sources))
 
-    def _reads_features(self, source: Source) -> bool:
-        """Whether items of one id have other vectors where their features are others."""
+    @cached_property
+    def _finds(self) -> dict[str, bool]:
+        """Which retrievers tell items of one id apart by their features, and so find new ones."""
         items = self._catalogue.features[:_SOME]
         name = self._base.config.item
         unknown = torch.full_like(torch.as_tensor(items.features[name]), UNKNOWN)
-        vectors = source.retriever.vectors(replace(items, features={**items.features, name: unknown}))  # type: ignore[attr-defined]
-        return len(vectors) > 0 and self._workflow is not None and bool((vectors != vectors[0]).any())
+        alike = replace(items, features={**items.features, name: unknown})
+        found = {}
+        for source in self._base.engine.sources.sources:
+            can = isinstance(source.index, ExactIndex) and self._workflow is not None and alike.rows > 0
+            vectors = source.retriever.vectors(alike) if can else None  # type: ignore[attr-defined]
+            found[source.name] = vectors is not None and bool((vectors != vectors[0]).any())
+        return found
 
     @cached_property
     def _frame(self) -> pl.DataFrame:
-        found = pl.from_arrow(self._catalogue.table)
-        assert isinstance(found, pl.DataFrame)
-        return found
+        return _frame_of(self._catalogue.table)
 
     @cached_property
     def _workflow(self) -> tuple[FittedWorkflow, pl.DataFrame] | None:
@@ -146,39 +156,74 @@ class GrownBundle:
         except SchemaError:
             return None
 
-    def _made(self, said: Mapping[Id, Mapping[str, Any]]) -> Bundle:
+    def _rows_with(self, changed: Mapping[Id, Mapping[str, Any]]) -> pl.DataFrame:
+        """The rows of what is said, after it has changed for some items; `{}`: what was said is taken back.
+
+        Beside the catalogue's columns there is one for each retriever that has vectors, of these.
+        """
+        item, frame = self._base.config.item, self._frame
+        ids = pl.Series(list(changed), dtype=frame.schema["item_id"], strict=False)
+        rows = self._rows.filter(~pl.col("item_id").is_in(ids.implode()))
         can_be = self._catalogue.ids.can_be if self.why_not is None else self._is_known
-        said = {item: values for item, values in said.items() if can_be(item)}
-        if not said:
-            return self._base
-        engine, config = self._base.engine, self._base.config
-        changed = self._changed(said)
-        if not (readable := self._readable(changed)).all():  # it was said to another bundle, which could
-            said = {item: values for (item, values), fine in zip(said.items(), readable, strict=True) if fine}
-            if not said:
-                return self._base
-            changed = self._changed(said)
-        codes = changed[config.item]
-        both = pl.concat([self._frame.filter(~pl.col(config.item).is_in(codes.implode())), changed]).sort(config.item)
-        table = both.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(self._catalogue.table.schema)
-        catalogue = Catalogue.of(table, self._catalogue.schema, config.item, known=self._cardinality)
-        rows = catalogue.rows(torch.tensor(sorted(codes.to_list()), dtype=torch.int64))
-        sources = Sources([self._source(source, catalogue, rows) for source in engine.sources.sources])
-        first = sources.first
-        near = engine.nearness
-        if isinstance(near, Directions):
-            assert isinstance(first.index, ExactIndex)
-            near = Directions(first.index.vectors, bias=config.bias)
-        known = set(engine.popular)
+        if said := {one: values for one, values in changed.items() if values and can_be(one)}:
+            new = self._changed(said)
+            new = new.filter(self._readable(new))  # else it was said to another bundle, which could
+            if len(new):
+                rows = pl.concat([rows, self._with_vectors(new)], how="diagonal")
+        known = self._cardinality
+        newer = pl.col(item) >= known
+        code = pl.when(newer).then(newer.cum_sum().cast(pl.Int64) + known - 1).otherwise(pl.col(item))
+        return rows.with_columns(code.cast(frame.schema[item])).sort(item)
+
+    def _with_vectors(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """With what retrievers make of the items."""
+        items = self._items(rows.sort(self._base.config.item)).features
+        vectors = {
+            source.name: source.retriever.vectors(items).numpy()  # type: ignore[attr-defined]
+            for source in self._base.engine.sources.sources
+            if isinstance(source.index, ExactIndex)
+        }
+        return rows.sort(self._base.config.item).with_columns(
+            pl.Series(_VECTOR + name, values, dtype=pl.Array(pl.Float32, values.shape[1]))
+            for name, values in vectors.items()
+        )
+
+    def _items(self, rows: pl.DataFrame) -> SaidItems:
+        table = rows.select(self._frame.columns).to_arrow(compat_level=pl.CompatLevel.oldest())
+        schema, item = self._catalogue.schema, self._base.config.item
+        return SaidItems(table.cast(self._catalogue.table.schema), schema, item, known=self._cardinality)
+
+    def _made(self, rows: pl.DataFrame) -> Bundle:
+        """The bundle with the rows of what is said, by ascending code."""
+        engine, said = self._base.engine, self._items(rows)
+        catalogue = GrownCatalogue(engine.catalogue, said)
+        first = engine.sources.first
+        near: Nearness = Apart(engine.nearness, catalogue.overlay)
+        if isinstance(engine.nearness, Directions) and self._finds[first.name]:
+            near = engine.nearness.over(_vectors(rows, first.name), catalogue.overlay)
         grown = replace(
             engine,
             catalogue=catalogue,
-            sources=sources,
-            rows=engine.rows and engine.rows.over(catalogue.features, catalogue.codes),
-            popular=[*engine.popular, *(code for code in codes.to_list() if code not in known)],
+            sources=Sources([self._source(source, said, rows) for source in engine.sources.sources]),
+            rows=engine.rows and engine.rows.over(said.features, catalogue.overlay),
             nearness=near,
+            newer=catalogue.newer,
         )
         return replace(self._base, engine=grown)
+
+    def _source(self, source: Source, said: SaidItems, rows: pl.DataFrame) -> Source:
+        """A retriever with the items that it may find, or has to score, beside its index."""
+        finds, changed = self._finds[source.name], said.changed
+        assert isinstance(source.index, ExactIndex | ScoreIndex)
+        if not finds and len(changed) == len(said):
+            return source
+        vectors = _vectors(rows, source.name) if isinstance(source.index, ExactIndex) else None
+        if finds:
+            index = BesideIndex(source.index, said.codes, vectors, changed)
+        else:
+            new = vectors if vectors is None else vectors[len(changed) :]
+            index = BesideIndex(source.index, said.codes[len(changed) :], new, changed[:0], finds=False)
+        return replace(source, index=index)
 
     def _readable(self, changed: pl.DataFrame) -> pl.Series:
         """Which rows models can read: none of their numbers is infinite or very large."""
@@ -201,26 +246,12 @@ class GrownBundle:
         assert cardinality is not None
         return cardinality
 
-    def _source(self, source: Source, catalogue: Catalogue, rows: torch.Tensor) -> Source:
-        """A retriever whose index has the vectors of the items that changed."""
-        if type(source.index) is not ExactIndex:
-            return source
-        vectors = torch.zeros(len(catalogue), source.index.dim)
-        vectors[catalogue.rows(source.index.codes)] = source.index.vectors
-        some = Batch(
-            {name: _take(x, rows) for name, x in catalogue.features.features.items()}, {}, len(rows), len(rows)
-        )
-        vectors[rows] = source.retriever.vectors(some)  # type: ignore[attr-defined]
-        index = ExactIndex(vectors, catalogue.codes)
-        index.search(vectors[:1], 1)  # what the first search prepares, so that no answer waits for it
-        return replace(source, index=index)
-
     def _changed(self, said: Mapping[Id, Mapping[str, Any]]) -> pl.DataFrame:
         """The rows of the items of which something is said, with the columns and types of the catalogue's table."""
         item = self._base.config.item
         ids = pl.DataFrame({"item_id": pl.Series(list(said), dtype=self._frame.schema["item_id"], strict=False)})
         new = pl.int_range(pl.len()) + self._cardinality
-        rows = ids.join(self._frame, on="item_id", how="left", maintain_order="left").with_columns(
+        rows = _rows_of(ids, self._frame).with_columns(
             pl.col(item).fill_null(new), pl.col("count", "log_popularity").fill_null(0)
         )
         shown = {name: name.removeprefix(SHOW) for name in rows.columns if name.startswith(SHOW) or name == "title"}
@@ -228,7 +259,7 @@ class GrownBundle:
         rows = rows.with_columns(pl.col("title").fill_null(pl.col("item_id").cast(pl.String)))
         if self._workflow is not None:
             fitted, joined = self._workflow
-            raw = ids.join(joined, on="item_id", how="left", maintain_order="left")
+            raw = _rows_of(ids, joined)
             raw = _with_said(raw, {name: name for name in raw.columns if name != "item_id"}, said)
             key = next(n for n in fitted.input_columns if n not in raw.columns)
             made = fitted.transform(raw.rename({"item_id": key}))
@@ -247,7 +278,7 @@ class _Failed:
     @classmethod
     def after(cls, before: _Failed | None, error: Exception) -> _Failed:
         seconds = _AGAIN if before is None else min(2 * before.seconds, _LATEST)
-        why = f"the catalogue could not be made anew, which is tried again: {type(error).__name__}: {error}"
+        why = f"it could not be worked into the catalogue, which is tried again: {type(error).__name__}: {error}"
         return cls(why, seconds, time.monotonic() + seconds)
 
 
@@ -268,5 +299,24 @@ def _with_said(rows: pl.DataFrame, names: Mapping[str, str], said: Mapping[Id, M
     return rows.with_columns(made)
 
 
-def _take(feature: Any, rows: torch.Tensor) -> Any:
-    return feature[rows] if isinstance(feature, torch.Tensor) else feature.take(rows)
+def _frame_of(table: pa.Table) -> pl.DataFrame:
+    found = pl.from_arrow(table)
+    assert isinstance(found, pl.DataFrame)
+    return found
+
+
+def _rows_of(ids: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a table with the given `item_id`s, in their order, without what it takes to join all of it."""
+    few = table.filter(pl.col("item_id").is_in(ids["item_id"].implode()))
+    return ids.join(few, on="item_id", how="left", maintain_order="left")
+
+
+def _vectors(rows: pl.DataFrame, name: str) -> torch.Tensor:
+    return torch.from_numpy(rows[_VECTOR + name].to_numpy(writable=True))
+
+
+def _why_not(source: Source) -> str:
+    kind = type(source.retriever).__name__
+    if isinstance(source.index, ScoreIndex):
+        return f"the index of `{source.name}` ({kind}) holds the items of its training alone"
+    return f"`{source.name}` ({kind}) knows items by their ids alone"

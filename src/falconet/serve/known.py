@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +32,19 @@ class Knowledge:
     """What training and a store know of people, and which items the store hides."""
 
     def __init__(self, engine: Engine, store: Store | None, outage: Outage) -> None:
-        self.past = Past(engine, store)
-        self._training = Past(engine, None)
-        self._has_store, self._outage = store is not None, outage
+        self._store, self._outage = store, outage
         self._changes = None if store is None else ItemChanges(store, engine.catalogue)
+        self._look_up_in(engine)
+
+    def _look_up_in(self, engine: Engine) -> None:
+        self.past, self._training = Past(engine, self._store), Past(engine, None)
+
+    def over(self, engine: Engine) -> Knowledge:
+        """The same of an engine whose catalogue has grown."""
+        other = copy.copy(self)
+        other._changes = self._changes and self._changes.over(engine.catalogue)
+        other._look_up_in(engine)
+        return other
 
     def needs_store(self, request: Request) -> bool:
         """Whether something that only the store knows would be missed: no history is given, and the person is known."""
@@ -44,7 +54,7 @@ class Knowledge:
 
     def of(self, request: Request) -> Known:
         """What is known for a request; where it can do without the store while that is away, what training knew."""
-        if not self._has_store or self.needs_store(request):
+        if self._store is None or self.needs_store(request):
             return self._read(request, self.past)
         found = self._outage.attempt(lambda: self._read(request, self.past))
         return self._read(request, self._training, away=True) if found is None else found

@@ -23,7 +23,6 @@ from falconet.serve.bundle import Bundle, load_bundle
 from falconet.serve.closer import look_closer
 from falconet.serve.engine import Query
 from falconet.serve.events import Event, Id, Outcome, Who
-from falconet.serve.filters import Filters
 from falconet.serve.grown import GrownBundle
 from falconet.serve.known import Knowledge, Known
 from falconet.serve.outage import Outage
@@ -78,19 +77,18 @@ class Recommender:
         self.store, self.scenarios = store, scenarios or Scenarios()
         self.stages, self._outage = stages, Outage(() if store is None else store.outages)
         self._grown = None if store is None else GrownBundle(bundle, store)
-        self._settle(bundle)
+        self._settle(bundle, Knowledge(bundle.engine, store, self._outage))
         self._samples = sample_people(self._people, self._catalogue)
         for variant in (variant for scenario in self.scenarios.scenario for variant in scenario.variants):
             self._boosts(variant.apply(Request()))
 
-    def _settle(self, bundle: Bundle) -> None:
+    def _settle(self, bundle: Bundle, knowledge: Knowledge) -> None:
         """Answer from a bundle."""
         self.bundle, self._latest = bundle, self
         self._engine, self._catalogue, self._people = bundle.engine, bundle.engine.catalogue, bundle.engine.people
-        self._knowledge = Knowledge(bundle.engine, self.store, self._outage)
+        self._knowledge = knowledge
         self._past = self._knowledge.past
         self._words = Words(bundle.engine, bundle.config.verb)
-        self._filters = Filters(self._catalogue.columns)
 
     def _now(self) -> Recommender:
         """This recommender with what the store says of items: another where something was said since."""
@@ -98,7 +96,7 @@ class Recommender:
         if bundle is not None and bundle is not self._latest.bundle:
             latest = copy.copy(self)
             latest._grown = None
-            latest._settle(bundle)
+            latest._settle(bundle, self._latest._knowledge.over(bundle.engine))
             self._latest = latest if bundle is not self.bundle else self
         return self._latest
 
@@ -254,7 +252,7 @@ class Recommender:
     @_as_of_now
     def count(self, filter: str, parameters: Mapping[str, Any] | None = None) -> int:
         """How many items a filter holds for. Raises DataError, saying where it is wrong."""
-        return int(self._filters.mask(filter, parameters).sum())
+        return int(self._catalogue.filters.mask(filter, parameters).sum())
 
     def _answer(self, request: Request, shown: Collection[Id]) -> _Said:
         start = time.perf_counter()
@@ -309,7 +307,7 @@ class Recommender:
         """Which rows of the catalogue may appear; None for all."""
         allowed = None
         if request.filter is not None:
-            allowed = torch.from_numpy(self._filters.mask(request.filter, request.parameters))
+            allowed = torch.from_numpy(self._catalogue.filters.mask(request.filter, request.parameters))
         if request.include_ids is not None:
             included = torch.zeros(len(self._catalogue), dtype=torch.bool)
             codes = self._past.codes(request.include_ids, "include_ids")
@@ -323,7 +321,7 @@ class Recommender:
             return None
         total = torch.zeros(len(self._catalogue), dtype=torch.float64)
         for expression, by in request.boosts.items():
-            total[torch.from_numpy(self._filters.mask(expression, request.parameters))] += by
+            total[torch.from_numpy(self._catalogue.filters.mask(expression, request.parameters))] += by
         return total
 
     def _store(self, what: str) -> Store:

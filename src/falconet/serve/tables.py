@@ -5,8 +5,9 @@ Numbers become the tensors that the loader gives in training (columns.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import heapq
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from falconet.errors import ArtifactError
 from falconet.io.footer import data_files, read_schema
 from falconet.schema import Schema, Tag
 from falconet.serve.events import Id
+from falconet.serve.filters import Filters
 
 UNKNOWN = 2  # the first out-of-vocabulary code (docs/contracts.md)
 SHOW = "show_"  # columns of items.parquet that people see start with this
@@ -46,7 +48,7 @@ class Ids:
         self._whole: bool = pa.types.is_integer(array.type)
         self.are_numbers: bool = self._whole and not _beyond(array)
         text = array if self.are_numbers or pa.types.is_string(array.type) else array.cast(pa.string())
-        self.values: list[Id] = text.to_pylist()
+        self.values: Sequence[Id] = text.to_pylist()
         self._rows = {value: row for row, value in enumerate(self.values)}
 
     def normal(self, value: Id) -> Id:
@@ -83,15 +85,9 @@ class Catalogue:
 
     def __init__(self, path: str | Path, item: str) -> None:
         self._fill(*read_table(path), item, f"`{path}`")
-
-    @classmethod
-    def of(cls, table: pa.Table, schema: Schema, item: str, *, known: int) -> Catalogue:
-        """The same of a table in memory. Items whose codes are `known` or above are unknown to all models."""
-        made = cls.__new__(cls)
-        made._fill(table, schema, item, "the table of items")
-        features = {**made.features.features, item: made.codes.masked_fill(made.codes >= known, UNKNOWN)}
-        made.features = replace(made.features, features=features)
-        return made
+        self._row_of_code = torch.full((int(self.codes[-1]) + 1 if len(self.codes) else 0,), -1, dtype=torch.int64)
+        self._row_of_code[self.codes] = torch.arange(len(self.codes))
+        self._rows = self._row_of_code.tolist()
 
     def _fill(self, table: pa.Table, schema: Schema, item: str, where: str) -> None:
         self.table, self.schema = table, schema
@@ -106,12 +102,9 @@ class Catalogue:
                 hint="items without a code of their own (out of vocabulary) have no place in the catalogue",
             )
         self.ids = Ids(self.table.column("item_id"))
-        self.titles: list[str] = self.table.column("title").cast(pa.string()).to_pylist()
-        self.counts: list[int] = self.table.column("count").to_pylist()
+        self.titles: Sequence[str] = self.table.column("title").cast(pa.string()).to_pylist()
+        self.counts: Sequence[int] = self.table.column("count").to_pylist()
         self._folded = [title.casefold() for title in self.titles]
-        self._row_of_code = torch.full((int(self.codes[-1]) + 1 if len(self.codes) else 0,), -1, dtype=torch.int64)
-        self._row_of_code[self.codes] = torch.arange(len(self.codes))
-        self._rows = self._row_of_code.tolist()
         self._codes: list[int] = self.codes.tolist()
         self._shown = [name for name in self.table.column_names if name.startswith(SHOW)]
 
@@ -132,11 +125,11 @@ class Catalogue:
         row = self.ids.row(item_id)
         return None if row is None else self._codes[row]
 
-    @property
-    def columns(self) -> dict[str, pa.ChunkedArray]:
-        """What people see of all items: ids, titles, and attributes without the prefix."""
+    @cached_property
+    def filters(self) -> Filters:
+        """Expressions over what people see of all items: ids, titles, and attributes without the prefix."""
         shown = {name.removeprefix(SHOW): self.table.column(name) for name in self._shown}
-        return {**shown, "item_id": self.table.column("item_id"), "title": self.table.column("title")}
+        return Filters({**shown, "item_id": self.table.column("item_id"), "title": self.table.column("title")})
 
     def attributes(self, row: int) -> dict[str, Any]:
         """What there is to show of an item beside its title: names without the prefix, plain values."""
@@ -146,9 +139,13 @@ class Catalogue:
     def search(self, text: str, limit: int) -> list[int]:
         """Rows whose title contains the text, those that start with it first, then the more popular."""
         wanted = text.casefold().strip()
-        found = [row for row, title in enumerate(self._folded) if wanted in title]
-        found.sort(key=lambda row: (not self._folded[row].startswith(wanted), -self.counts[row], row))
-        return found[:limit]
+        return [row for *_, row in heapq.nsmallest(limit, self._found(wanted))]
+
+    def _found(self, wanted: str) -> Iterator[tuple[bool, int, int]]:
+        """Whether a title that has the text begins otherwise, minus how popular it is, and its row."""
+        for row, title in enumerate(self._folded):
+            if wanted in title:
+                yield not title.startswith(wanted), -self.counts[row], row
 
 
 class People:

@@ -156,7 +156,7 @@ def test_a_run_of_an_older_format_is_refused_and_that_of_a_recipes_step_made_ane
     (run / "config.json").write_text(json.dumps({**written, "format": 1}))
     kept = sorted(p for p in run.rglob("*"))
     for resume in ("auto", "must", "never"):
-        with pytest.raises(ArtifactError, match=r"format 1, this version reads 2(?s:.*)the version that began it"):
+        with pytest.raises(ArtifactError, match=r"format 1, this version reads 3(?s:.*)the version that began it"):
             Trainer(CHOSEN, run).fit(net(), loader(data), loader(held_out), resume=resume)  # type: ignore[arg-type]
     assert sorted(p for p in run.rglob("*")) == kept
     seen: list[int] = []

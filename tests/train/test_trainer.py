@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from falconet.batch import Batch
 from falconet.errors import ConfigError, DataError
 from falconet.metrics.binary import BinaryMetrics
+from falconet.train.callbacks import Callback
 from falconet.train.parallel import share_batchnorm
 from falconet.train.runtime import Runtime
 from falconet.train.settings import TrainConfig
@@ -34,6 +37,34 @@ def test_weights_of_rows_count() -> None:
     result = Trainer(SGD).fit(model, Rows([line_batch(weighted=True)]))
     assert model.weight.item() == pytest.approx(1 - 0.1 * 28 / 4)
     assert result.metrics["loss"] == pytest.approx(14 / 4)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_batch_of_few_rows_counts_by_its_rows(parts: int, weighted: bool) -> None:
+    def batch(rows: int) -> Batch:
+        features, target = {"x": torch.full((rows,), 2.0)}, {"y": torch.zeros(rows)}
+        return Batch.of(features, target, torch.full((rows,), 3.0) if weighted else None)
+
+    seen: list[float] = []
+
+    class Weights(Callback):
+        def step(self, step: int, figures: Mapping[str, float]) -> None:
+            seen.append(model.weight.item())
+
+    model, batches = Line(), [batch(6), batch(6), batch(6), batch(2)]
+    Trainer(dataclasses.replace(SGD, accumulate=parts), callbacks=[Weights()]).fit(model, Rows(batches))
+    weight = 1.0
+    for rows, found in zip([6, 6, 6, 2], seen, strict=True):  # the gradient of each row is 4 times the weight
+        weight -= 0.1 * 4 * weight * min(rows / (20 / 4), 1)
+        assert found == pytest.approx(weight)
+
+
+@pytest.mark.parametrize(("rows", "gradient"), [(1, 1), (2, 5 / 2), (3, 14 / 3)])
+def test_an_epoch_of_one_batch_takes_a_whole_step_however_small_it_is(rows: int, gradient: float) -> None:
+    model = Line()
+    Trainer(SGD).fit(model, Rows([line_batch()[:rows]]))
+    assert model.weight.item() == pytest.approx(1 - 0.1 * gradient)
 
 
 def test_the_dense_gradient_is_clipped() -> None:

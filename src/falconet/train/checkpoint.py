@@ -40,8 +40,8 @@ from falconet.models.store import save_model
 from falconet.progress import note
 from falconet.train.parallel import plain_keys
 
-FORMAT = 2
-_OLDER = (1,)  # from before row-wise RMSprop bounded its steps: another optimizer of the same name
+FORMAT = 3
+_OLDER = (1, 2)  # from before small batches counted by their rows: they would go on as another run
 _BESIDE = ("format", "world", "shards")  # what state.json has beside a position
 _PATIENCE = 10.0  # seconds with a lock: what a killed process leaves running, such as a DataLoader's workers, ends soon
 Resume = Literal["never", "auto", "must"]

@@ -1,9 +1,7 @@
 """How a touched row of a table follows its gradient: the rules, their state, and rows kept in bfloat16.
 
 Rows that a step does not touch stay as they are, state and all. What corrects a young mean (Kingma and Ba, "Adam",
-2015) counts the touches of each row, not steps. Row-wise RMSprop moves no row by more than the rate at once (root mean
-square over the row; Shazeer and Stern, "Adafactor", 2018, bound it over a matrix): where few rows are left at the end
-of an epoch, gradients are many times those of whole batches, which a mean square of the past would let through.
+2015) counts the touches of each row, not steps.
 
 Shapes: U distinct ids, D width of a table, V rows of a table (or of this process's share of it).
 """
@@ -58,7 +56,7 @@ def pace(rule: Rule, state: dict[str, Tensor], ids_U: Tensor, squares_U: Tensor,
 
     The state that is one number per row is moved on. `squares_U`: the sum of the squares of each row's gradient.
 
-    rowwise_rmsprop   v <- .99 v + .01 mean(g²),   -rate g / (sqrt(max(v / (1 - .99^touches), mean(g²))) + 1e-8)
+    rowwise_rmsprop   v <- .99 v + .01 mean(g²),   -rate g / (sqrt(v / (1 - .99^touches)) + 1e-8)
     rowwise_adagrad   v <- v + mean(g²),           -rate g / (sqrt(v) + 1e-8)
     rowwise_adam      m <- .9 m + .1 g,  v <- .999 v + .001 mean(g²),  both corrected,  -rate m / (sqrt(v) + 1e-8)
     lazy_adam         the same with g² in place of its mean over the row
@@ -77,10 +75,7 @@ def pace(rule: Rule, state: dict[str, Tensor], ids_U: Tensor, squares_U: Tensor,
         pace_U /= _correction(MOMENTUM, touches_U)
     if rule != "lazy_adam":
         decay = DECAY if rule == "rowwise_rmsprop" else ADAM_DECAY
-        mean_U = squares_U / width
-        square_U = _moved(state["square"], ids_U, mean_U, decay).div_(_correction(decay, touches_U))
-        if rule == "rowwise_rmsprop":
-            square_U = torch.maximum(square_U, mean_U)
+        square_U = _moved(state["square"], ids_U, squares_U / width, decay).div_(_correction(decay, touches_U))
         pace_U /= square_U.sqrt_().add_(EPSILON)
     return pace_U
 

@@ -1,8 +1,9 @@
 """The training loop: the same on one process and on many, for any module with `loss(batch)`.
 
 The gradient of a step is the sum over the rows of all processes, divided by their number (or by the sum of their
-weights). What is random is a function of (seed, epoch, step), and every decision is taken from values that are the same
-on all processes: so a run may be cut off and taken up, and its processes never part.
+weights), and less where there are fewer rows than in the other steps, as at the end of an epoch: such rows would count
+many times as much as the others. What is random is a function of (seed, epoch, step), and every decision is taken from
+values that are the same on all processes: so a run may be cut off and taken up, and its processes never part.
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ class _Fit:
                     losses_R = self.parallel(part)
                 totals += sums(losses_R, part)
                 total = losses_R.sum() if part.weights is None else (losses_R * part.weights).sum()
-                self.parallel.backward(total * (scale / batch.global_rows))
+                self.parallel.backward(total * (self._share(batch) * scale / batch.global_rows))
                 touched += read
         asked = [float(self.signals.code > 0), float(self.signals.save()), float(self.callbacks.failed)]
         totals = self.parallel.agree(torch.cat([totals, totals.new_tensor(asked)]))
@@ -237,6 +238,10 @@ class _Fit:
             raise no_number("gradient", float(norm), self.loader, place.epoch, place.step)
         place.step, place.done, place.rows = place.step + 1, place.done + 1, place.rows + batch.global_rows
         self.unread.append((torch.cat([totals, norm.to(totals).reshape(1)]), rate * self.config.learning_rate))
+
+    def _share(self, batch: Batch) -> float:
+        """What a batch counts beside the others of its epoch: 1 where it is no smaller."""
+        return min(batch.global_rows * len(self.loader) / self.loader.rows, 1.0)
 
     def _rate(self) -> float:
         config, place = self.config, self.position

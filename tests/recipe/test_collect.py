@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,13 @@ def test_a_store_and_what_was_exported_from_it_hold_the_same(tmp_path: Path) -> 
     found, exported = collect(str(tmp_path / "events.db")), collect(str(tmp_path / "exported"))
     store.close()
     assert found.events.equals(exported.events)
-    assert (found.items, found.users) == ([(4, {"year": 1999})], [(1, {"age": 3})])
+    for one in (found, exported):
+        assert (one.items, one.users) == ([(4, {"year": 1999})], [(1, {"age": 3})])
+    shutil.copytree(tmp_path / "exported", tmp_path / "bare")
+    (tmp_path / "bare/manifest.json").unlink()  # Parquet files that anybody may have put there
+    bare = collect(str(tmp_path / "bare"))
+    assert bare.events.equals(found.events)
+    assert (bare.items, bare.users) == ((), ())
 
 
 def test_what_holds_no_events_is_refused(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from falconet.recipe.versus import Versus, versus
 from falconet.serve.bundle import load_bundle
 from falconet.serve.current import bundle_folder, read_current, rollback
 from falconet.serve.events import Event, Who
+from falconet.serve.export import export_events
 from falconet.serve.recommender import Recommender
 from falconet.serve.stores.sqlite import SqliteStore
 
@@ -123,6 +124,37 @@ def test_nothing_is_lost_and_nothing_is_told_beforehand(refreshed: tuple[Path, R
     assert not {*parts["train"].select(pairs).rows()} & {*parts["test"].select(pairs).rows()}
     assert len(parts["test"]) == found.compared.people > 0
     assert pl.concat(parts.values())["row"].is_unique().all()
+
+
+def test_what_was_put_is_learned_from_a_store_and_from_an_export_alike(recipe: Recipe, tmp_path: Path) -> None:
+    towns = pl.DataFrame({"u": range(USERS), "town": ["Bern", "Chur"] * (USERS // 2)})
+    towns.write_parquet(tmp_path / "towns.parquet")
+    recipe = replace(
+        recipe,
+        data=replace(recipe.data, users=str(tmp_path / "towns.parquet")),
+        columns=replace(recipe.columns, user_features=("town",)),
+    )
+    run(recipe, tmp_path / "stored")
+    shutil.copytree(tmp_path / "stored", tmp_path / "exported")
+    where = click(tmp_path / "stored", *NEW, *MORE)
+    store = SqliteStore(where)
+    store.put_item(200, features={"title": "a new thing", "kind": ["b"], "price": 7.0})
+    store.put_item(3, features={"price": 99.0})
+    for user in (4, 100):  # one who is known as being from Bern, and somebody new
+        store.put_user(user, {"town": "Chur"})
+    export_events(store, tmp_path / "events")
+    store.close()
+    features = []
+    for name, events in (("stored", where), ("exported", str(tmp_path / "events"))):
+        found = refresh(recipe, tmp_path / name, events)
+        tables = [pl.read_parquet(tmp_path / f"{name}/refresh/0002/features/{t}/*.parquet") for t in ("users", "items")]
+        features.append(tables)
+        users = dict(tables[0].select("user_id", "town").rows())
+        assert (users[4], users[100], users[6]) == (users[5], users[5], users[0])
+        catalogue = load_bundle(found.bundle).engine.catalogue
+        assert catalogue.titles[catalogue.ids.row(200) or 0] == "a new thing"
+        assert catalogue.attributes(catalogue.ids.row(3) or 0)["price"] == 99.0
+    assert all(one.equals(other) for one, other in zip(*features, strict=True))
 
 
 def test_the_result_is_a_file_of_numbers(refreshed: tuple[Path, Refreshed]) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -15,7 +14,7 @@ from falconet.io.artifact import MANIFEST, read_artifact
 from falconet.progress import note
 from falconet.recipe.config import ColumnsConfig
 from falconet.serve.events import HIDE, RATING, Id
-from falconet.serve.export import FORMAT, KIND
+from falconet.serve.export import FORMAT, KIND, Said, read_said, said_in
 from falconet.serve.store import Store
 from falconet.serve.stores import open_existing
 
@@ -27,17 +26,14 @@ _YEAR = 31_557_600  # seconds
 _LATEST = (2**63 - 1) // 1000  # microseconds: in the year 2262, where nanoseconds in 64 bits end
 _UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 
-Said = list[tuple[Id, dict[str, Any]]]
-"""Ids, each with values by column."""
-
 
 @dataclass(frozen=True)
 class Collected:
     """All events of a source, in order of arrival, and what its items and users are said to be."""
 
     events: pl.DataFrame
-    items: Said = field(default_factory=list)
-    users: Said = field(default_factory=list)
+    items: Said = ()
+    users: Said = ()
 
 
 def collect(source: str) -> Collected:
@@ -57,12 +53,14 @@ def collect(source: str) -> Collected:
             f"no events at `{source}`",
             hint="the store that `falconet serve` keeps, or a folder of `falconet events export`",
         )
+    said: tuple[Said, Said] = ((), ())
     if (Path(source) / MANIFEST).is_file():
         manifest = read_artifact(source, KIND)
         if manifest.extra.get("events_format") != FORMAT:
             raise DataError(
                 f"`{source}` has events format {manifest.extra.get('events_format')}, this version reads {FORMAT}"
             )
+        said = read_said(Path(source))
     data = Dataset(source)
     for name in _COLUMNS:
         if name not in data.schema:
@@ -74,7 +72,7 @@ def collect(source: str) -> Collected:
                 f"`{source}`, which should hold events, has `{name}` as {dtype}",
                 hint="`falconet events export` writes such files",
             )
-    return Collected(found)
+    return Collected(found, *said)
 
 
 def _may_be(name: str, dtype: pl.DataType) -> bool:
@@ -89,11 +87,7 @@ def _may_be(name: str, dtype: pl.DataType) -> bool:
 def _of_store(store: Store) -> Collected:
     batches = [pl.DataFrame(batch).select(_COLUMNS) for batch in store.export() if batch.num_rows]
     none = pl.DataFrame(schema=dict.fromkeys(_COLUMNS, pl.Int64) | {"event_id": pl.String, "type": pl.String})
-    return Collected(
-        pl.concat(batches) if batches else none,
-        [(c.item_id, dict(c.features)) for c in store.items_changed_since(0) if c.features],
-        list(store.profiles()),
-    )
+    return Collected(pl.concat(batches) if batches else none, *said_in(store))
 
 
 def chosen(events: pl.DataFrame, types: Sequence[str], where: str) -> pl.DataFrame:

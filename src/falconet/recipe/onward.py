@@ -7,7 +7,6 @@ work/refresh/NNNN/events   new events as rows, the ids of all events used so far
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,13 +23,14 @@ from falconet.etl.split import NUMBER
 from falconet.etl.workflow import FittedWorkflow
 from falconet.io.artifact import Draft, read_artifact, read_manifest, write_artifact
 from falconet.progress import note
-from falconet.recipe.collect import Collected, Said, as_rows, chosen, ids_like
+from falconet.recipe.collect import Collected, as_rows, chosen, ids_like
 from falconet.recipe.config import ColumnsConfig, Recipe
 from falconet.recipe.generations import Generation
 from falconet.recipe.names import inner_columns
 from falconet.recipe.prepare import write_features
 from falconet.recipe.source import RawData, read_data
 from falconet.recipe.split import KNOWN
+from falconet.serve.export import Said, read_said, write_said
 
 KIND = "new events"
 _PARTS = ("train", KNOWN, "test")
@@ -74,8 +74,7 @@ def keep_events(recipe: Recipe, base: Generation, made: Generation, found: Colle
     with write_artifact(made.work / "events", KIND, extra=extra, overwrite=True) as draft:
         _write(draft, "rows", rows)
         _write(draft, "ids", pl.concat([used, new.select("event_id")]))
-        for name in ("items", "users"):
-            (draft.path / f"{name}.json").write_text(json.dumps(getattr(found, name)), encoding="utf-8")
+        write_said(draft.path, found.items, found.users)
 
 
 def is_kept(recipe: Recipe, base: Generation, made: Generation, source: str) -> bool:
@@ -95,11 +94,8 @@ def _taken(recipe: Recipe, base: Generation, source: str) -> dict[str, Any]:
 def read_events(made: Generation) -> NewEvents:
     """What `keep_events` wrote."""
     folder = made.work / "events"
-    said = {
-        name: [(i, v) for i, v in json.loads((folder / f"{name}.json").read_bytes())] for name in ("items", "users")
-    }
     rows = pl.read_parquet(folder / "rows/part-00000.parquet")
-    return NewEvents(rows, said["items"], said["users"], read_manifest(folder, KIND).extra["events"])
+    return NewEvents(rows, *read_said(folder), read_manifest(folder, KIND).extra["events"])
 
 
 def learn_on(recipe: Recipe, work: Path, base: Generation, made: Generation, *, step: str) -> None:

@@ -1,9 +1,13 @@
-"""What people did while falconet served, as Parquet that `falconet prepare` reads: the next training's new rows."""
+"""What happened while falconet served, for the next training: events as Parquet that `falconet prepare` reads, and what
+was said of items and users.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,12 +16,15 @@ import pyarrow.parquet as pq
 from falconet.errors import DataError
 from falconet.io.artifact import write_artifact
 from falconet.progress import progress
-from falconet.serve.events import HIDE
+from falconet.serve.events import HIDE, Id
 from falconet.serve.store import Store
 
 KIND = "events"
 FORMAT = 1  # of the files
 _ROWS = 1_000_000  # of one file, about
+
+Said = Sequence[tuple[Id, dict[str, Any]]]
+"""Ids, each with values by column."""
 
 
 def export_events(
@@ -30,6 +37,8 @@ def export_events(
     overwrite: bool = False,
 ) -> Path:
     """Write the events after number `since` to the folder `out`, in order of arrival, in bounded memory.
+
+    Beside them is all that is said of items and users by now (`said_in`).
 
     `types`: only these; None: all but `hide`, which is no interaction. Visitors known only by a session are left out
     unless `sessions`: training knows people by `user_id`. The manifest's `last` is the `since` of the next call. Raises
@@ -57,8 +66,28 @@ def export_events(
                 f"no events after number {since} to export",
                 hint=None if sessions else "those of visitors without a `user_id` are left out: --sessions",
             )
+        write_said(draft.path, *said_in(store))
         draft.extra |= {"events_format": FORMAT, "since": since, "last": last, "rows": kept}
     return out
+
+
+def said_in(store: Store) -> tuple[Said, Said]:
+    """What is said of items, and of users."""
+    items = [(c.item_id, dict(c.features)) for c in store.items_changed_since(0) if c.features]
+    return items, list(store.profiles())
+
+
+def write_said(folder: Path, items: Said, users: Said) -> None:
+    """Write items.json and users.json."""
+    for name, said in (("items", items), ("users", users)):
+        (folder / f"{name}.json").write_text(json.dumps(said), encoding="utf-8")
+
+
+def read_said(folder: Path) -> tuple[Said, Said]:
+    """What `write_said` wrote; nothing where there are no such files."""
+    files = (folder / f"{name}.json" for name in ("items", "users"))
+    items, users = (json.loads(file.read_bytes()) if file.is_file() else [] for file in files)
+    return [(one, values) for one, values in items], [(one, values) for one, values in users]
 
 
 def _chosen(batch: pa.RecordBatch, types: Collection[str] | None, sessions: bool) -> pa.RecordBatch:

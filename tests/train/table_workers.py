@@ -16,6 +16,7 @@ from falconet.nn.collective import from_all
 from falconet.nn.embedding import Tables
 from falconet.nn.loss import bce
 from falconet.schema import Tag
+from falconet.train.board import Board, Network, Way
 from falconet.train.callbacks import Callback
 from falconet.train.exchange import Exchange, Layout
 from falconet.train.gradients import RowGradient
@@ -27,6 +28,7 @@ PLACEMENTS = ("replicated", "table", "row")
 SGD = {"optimizer": "sgd", "learning_rate": 0.01, "table_optimizer": "sgd", "table_learning_rate": 0.05}
 RULES: dict[str, dict[str, Any]] = {"sgd": SGD, "adam": {}, "bfloat16": {"table_dtype": "bfloat16"}}
 CLIPPED = {"clip_norm": 0.05, "accumulate": 3, "table_weight_decay": 0.1}
+WAYS = ("board", "network")
 LAYOUTS = {"row": None, "table": 1}  # owners
 ROWS, WIDTH = 11, 3
 
@@ -67,9 +69,15 @@ def dense(gradient: RowGradient, places: Tensor | None = None) -> Tensor:
     return whole
 
 
-def exchange_all(runtime: Runtime) -> dict[str, Any]:
+def ways(runtime: Runtime) -> dict[str, Way]:
+    board = Board.of(runtime)
+    assert board is not None
+    return {"board": board, "network": Network(runtime)}
+
+
+def exchange_all(runtime: Runtime, way: Way) -> dict[str, Any]:
     """What every process has after each kind of exchange, by rank; and bytes that the first one sent."""
-    exchange, mine = Exchange(runtime), touched(runtime.rank)
+    exchange, mine = Exchange(runtime, way=way), touched(runtime.rank)
     empty = RowGradient(5, torch.empty(0, dtype=torch.int64), torch.empty(0, 2))
     summed = exchange.add_up({"a": mine, "empty": empty, "b": mine})
     assert torch.equal(summed["a"].values, summed["b"].values)
@@ -87,6 +95,18 @@ def exchange_all(runtime: Runtime) -> dict[str, Any]:
             exchange.fetch(route, held, rows)
             assert torch.equal(rows, table[mine.ids].to(dtype)), (kind, runtime.rank)
     return found
+
+
+def messages(runtime: Runtime, way: Way) -> list[tuple[list[list[int]], list[list[int]]]]:
+    """What every process has of messages of several lengths, some longer than the room at first: numbers and bytes."""
+    found = []
+    for length in (8, 0, 24, 3 << 20, 16):
+        length *= runtime.rank  # the first has nothing to say
+        message = way.room(length)
+        message.fill_(length % 251)
+        numbers, gathered = way.gather(message, [length, runtime.rank])
+        found.append((numbers, [x.unique(return_counts=True) for x in gathered]))
+    return [(n, [[*values.tolist(), *times.tolist()] for values, times in some]) for n, some in found]
 
 
 def train_wide(placement: str) -> dict[str, Tensor]:
@@ -145,7 +165,10 @@ def copied(runtime: Runtime, source: Path, name: str) -> Path:
 def on_two(rows: Path, data: Path, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     with Runtime.start() as runtime:
-        found: dict[str, Any] = {"exchange": exchange_all(runtime)}
+        found: dict[str, Any] = {}
+        for name, way in ways(runtime).items():
+            found["exchange", name] = exchange_all(runtime, way)
+            found["messages", name] = messages(runtime, way)
         for placement in PLACEMENTS:
             for name, rule in RULES.items():
                 found[name, placement] = train(rows, 200, {**rule, "table_placement": placement})
@@ -165,7 +188,7 @@ def on_two(rows: Path, data: Path, folder: Path) -> dict[str, Any]:
 def on_four(rows: Path, data: Path, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     with Runtime.start() as runtime:
-        found: dict[str, Any] = {"exchange": exchange_all(runtime)}
+        found: dict[str, Any] = {("exchange", name): exchange_all(runtime, way) for name, way in ways(runtime).items()}
         for placement in PLACEMENTS:
             found["adam", placement] = train(rows, 200, {"table_placement": placement})
             found["wide", placement] = train_wide(placement)

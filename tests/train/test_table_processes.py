@@ -22,6 +22,7 @@ from train.table_workers import (
     PLACEMENTS,
     ROWS,
     RULES,
+    WAYS,
     WIDTH,
     Trained,
     dense,
@@ -161,13 +162,22 @@ def assert_exchanged(found: dict[str, Any], world: int) -> None:
     assert found["sent"] == (world - 1) * 2 * 3 * (4 + 4 * WIDTH)  # to each other one: ids and rows, twice
 
 
-def test_gradients_and_rows_go_where_they_belong(two: dict[Any, Any]) -> None:
-    assert_exchanged(two["exchange"], 2)
+@pytest.mark.parametrize("way", WAYS)
+def test_gradients_and_rows_go_where_they_belong(two: dict[Any, Any], way: str) -> None:
+    assert_exchanged(two["exchange", way], 2)
 
 
 @pytest.mark.slow
-def test_gradients_and_rows_go_where_they_belong_among_four(four: dict[Any, Any]) -> None:
-    assert_exchanged(four["exchange"], 4)
+@pytest.mark.parametrize("way", WAYS)
+def test_gradients_and_rows_go_where_they_belong_among_four(four: dict[Any, Any], way: str) -> None:
+    assert_exchanged(four["exchange", way], 4)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_messages_of_any_length_arrive(two: dict[Any, Any], way: str) -> None:
+    lengths = [8, 0, 24, 3 << 20, 16]
+    wanted = [([[0, 0], [n, 1]], [[], [n % 251, n] if n else []]) for n in lengths]
+    assert two["messages", way] == wanted
 
 
 def test_shards_are_the_whole_tables_state_and_all(two: dict[Any, Any], folder: Path) -> None:

@@ -298,8 +298,8 @@ def everything(rows: Path, data: Path, held_out: Path, folder: Path) -> dict[str
         found["softmax"] = softmax_gradients(*softmax_inputs())
         found["loose"] = train_loose(data)
         found["bfloat16"] = exchanged_in_bfloat16(data)
-        share = slice(0, 2500) if runtime.is_main else slice(2500, NARROW_ROWS)
-        found["narrow"] = normalised(share, torch.bfloat16)
+        mine = slice(0, 2500) if runtime.is_main else slice(2500, NARROW_ROWS)
+        found["narrow"] = normalised(mine, torch.bfloat16)
         cut_off(data, folder, 7)
         with runtime.main_first():
             there = float((folder / "download").exists())

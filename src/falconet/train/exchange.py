@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from falconet.nn.collective import from_all
 from falconet.nn.lookup import distinct, filled, rows_of
+from falconet.train.board import Board, Network, Way
 from falconet.train.gradients import RowGradient, add_up
 from falconet.train.runtime import Runtime
 
@@ -64,55 +63,53 @@ class Route(NamedTuple):
 class Exchange:
     """The collective operations of a run's tables; every process calls each of them, also one that touched nothing."""
 
-    def __init__(self, runtime: Runtime, dtype: torch.dtype = torch.float32) -> None:
-        self._runtime, self._dtype = runtime, dtype
+    def __init__(self, runtime: Runtime, dtype: torch.dtype = torch.float32, way: Way | None = None) -> None:
+        self._runtime, self._dtype, self._way = runtime, dtype, way
         self.sent = 0  # bytes that this process gave to others so far
+
+    @property
+    def way(self) -> Way:
+        """How they travel: through the memory of the machine where all processes are on one, else by the network."""
+        if self._way is None:
+            self._way = Board.of(self._runtime) or Network(self._runtime)
+        return self._way
 
     def add_up(self, mine: Mapping[str, RowGradient]) -> dict[str, RowGradient]:
         """The sum over all processes of every table's gradient, the same bits on each of them."""
         if self._runtime.world == 1 or not mine:
             return dict(mine)
         mine = {name: gradient.formed() for name, gradient in mine.items()}
+        counts, widths = [len(g.ids) for g in mine.values()], [g.width for g in mine.values()]
         wide = any(g.values.dtype == torch.float32 and len(g.ids) for g in mine.values())
-        numbers = from_all(_counts([*(len(g.ids) for g in mine.values()), wide], self._runtime.device)).tolist()
-        lengths = [row[:-1] for row in numbers]
-        dtype = self._dtype if any(row[-1] for row in numbers) else torch.bfloat16  # what has no more digits needs none
         id_type = _id_type(max(g.rows for g in mine.values()))
-        widths = [g.values.shape[1] for g in mine.values()]
-        ids = self._gather([g.ids for g in mine.values()], [sum(n) for n in lengths], id_type)
-        values = self._gather(
-            [g.values.reshape(-1) for g in mine.values()],
-            [sum(n * d for n, d in zip(row, widths, strict=True)) for row in lengths],
-            dtype,
-        )
+        ids, values = sum(counts), sum(n * width for n, width in zip(counts, widths, strict=True))
+        size = ids * id_type.itemsize + values * self._type_of(wide).itemsize
+        message = self.way.room(-(-size // 8) * 8)
+        for g, (there_U, there_UD) in zip(
+            mine.values(), _tables(message, counts, widths, id_type, self._type_of(wide)), strict=True
+        ):
+            there_U.copy_(g.ids)
+            there_UD.copy_(g.values)
+        told, messages = self.way.gather(message, [*counts, wide])
+        self.sent += (len(messages) - 1) * max(len(one) for one in messages)
         parts: dict[str, list[RowGradient]] = {name: [] for name in mine}
-        for row, row_ids, row_values in zip(lengths, ids, values, strict=True):
-            each_ids = torch.split(row_ids, row)
-            each_values = torch.split(row_values, [n * d for n, d in zip(row, widths, strict=True)])
-            for (name, g), some_ids, some_values, d in zip(mine.items(), each_ids, each_values, widths, strict=True):
-                parts[name].append(RowGradient(g.rows, some_ids.long(), some_values.view(-1, d)))
+        for (*some, is_wide), one in zip(told, messages, strict=True):
+            found = _tables(one, some, widths, id_type, self._type_of(is_wide))
+            for (name, g), (ids_U, values_UD) in zip(mine.items(), found, strict=True):
+                parts[name].append(RowGradient(g.rows, ids_U.long(), values_UD))
         return {name: add_up(some) for name, some in parts.items()}
 
-    def _gather(self, mine: Sequence[Tensor], lengths: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
-        """Every process's values, one after the other, by rank."""
-        longest = max(lengths)
-        if not longest:
-            return [mine[0].new_empty(0, dtype=dtype)] * len(lengths)
-        padded, end = mine[0].new_empty(longest, dtype=dtype), 0
-        for x in mine:
-            padded[end : end + len(x)] = x
-            end += len(x)
-        self.sent += (len(lengths) - 1) * longest * padded.element_size()
-        return [row[:n] for row, n in zip(from_all(padded), lengths, strict=True)]
+    def _type_of(self, wide: int) -> torch.dtype:
+        """In which type a process's values travel: what has no more digits than bfloat16 needs none."""
+        return self._dtype if wide else torch.bfloat16
 
     def route(self, layout: Layout, ids_U: Tensor) -> Route:
         """The way to the processes that hold the rows of some ids."""
         owners_U = layout.owners(ids_U)
         order_U = torch.argsort(owners_U, stable=True)
-        counts_WW = from_all(torch.bincount(owners_U, minlength=layout.world)).tolist()
-        give, take = counts_WW[self._runtime.rank], [row[self._runtime.rank] for row in counts_WW]
+        give = torch.bincount(owners_U, minlength=layout.world).tolist()
         places_U = layout.places(ids_U).index_select(0, order_U).to(_id_type(layout.rows))
-        return Route(ids_U, order_U, give, self._all_to_all(places_U, give, take), take)
+        return Route(ids_U, order_U, give, *self._trade(places_U, give))
 
     def fetch(self, route: Route, held: Tensor, out_UD: Tensor) -> None:
         """Write the rows at the other end of a route to `out_UD`, and travel in its type. `held`: those held here."""
@@ -133,13 +130,13 @@ class Exchange:
 
     def answer(self, route: Route, answers: Tensor) -> Tensor:
         """What was found for others, in the order of `route.asked`, given to them: for each of `route.ids`."""
-        found = self._all_to_all(answers, route.take, route.give)
+        found, _ = self._trade(answers, route.take, route.give)
         return torch.empty_like(found).index_copy_(0, route.order, found)
 
     def send_back(self, route: Route, values: Tensor, dtype: torch.dtype) -> list[Tensor]:
         """What belongs to the ids of a route, sent in type `dtype` to where they lie: from each process what is for the
         rows it asked for, in the order of `route.asked`."""
-        sent = self._all_to_all(values.index_select(0, route.order).to(dtype), route.give, route.take)
+        sent, _ = self._trade(values.index_select(0, route.order).to(dtype), route.give, route.take)
         return list(torch.split(sent, route.take))
 
     @property
@@ -147,12 +144,9 @@ class Exchange:
         """In which type gradients of float32 travel."""
         return self._dtype
 
-    def _all_to_all(self, x: Tensor, give: list[int], take: list[int]) -> Tensor:
-        found = x.new_empty(sum(take), *x.shape[1:])
-        # Bytes, as gloo does not know bfloat16 everywhere.
-        dist.all_to_all_single(_bytes(found), _bytes(x.contiguous()), take, give)
-        self.sent += (len(x) - give[self._runtime.rank]) * (x[:1].numel() * x.element_size())
-        return found
+    def _trade(self, rows: Tensor, give: list[int], take: list[int] | None = None) -> tuple[Tensor, list[int]]:
+        self.sent += (len(rows) - give[self._runtime.rank]) * (rows[:1].numel() * rows.element_size())
+        return self.way.trade(rows, give, take)
 
 
 class Dealt:
@@ -181,13 +175,15 @@ class Dealt:
         return total.to(gradient.dtype)
 
 
-def _bytes(x: Tensor) -> Tensor:
-    return x.view(torch.uint8) if x.dim() > 1 else x.unsqueeze(1).view(torch.uint8)
+def _tables(
+    message: Tensor, counts: Sequence[int], widths: Sequence[int], id_type: torch.dtype, dtype: torch.dtype
+) -> list[tuple[Tensor, Tensor]]:
+    """Where in a message the ids [U] and the values [U, D] of each table lie: first all ids, then all values."""
+    end, numbers = sum(counts) * id_type.itemsize, [n * d for n, d in zip(counts, widths, strict=True)]
+    ids = torch.split(message[:end].view(id_type), list(counts))
+    values = torch.split(message[end : end + sum(numbers) * dtype.itemsize].view(dtype), numbers)
+    return [(some, x.view(len(some), d)) for some, x, d in zip(ids, values, widths, strict=True)]
 
 
 def _id_type(rows: int) -> torch.dtype:
     return torch.int32 if rows < 1 << 31 else torch.int64
-
-
-def _counts(numbers: Sequence[int], device: torch.device) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.int64, device=device)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _BLOCK = 1 << 19  # numbers
+_SUMS = 1 << 17  # numbers that several parts are added up to
 
 
 @dataclass(frozen=True)
@@ -82,19 +83,21 @@ def add_up(parts: Sequence[RowGradient]) -> RowGradient:
     for part in parts:
         seen_V.index_fill_(0, part.ids, True)
     ids_U, width = seen_V.nonzero().squeeze(1), parts[0].values.shape[1]
+    place_V = torch.empty(parts[0].rows, dtype=torch.int64, device=ids_U.device)
+    place_V.index_copy_(0, ids_U, torch.arange(len(ids_U), device=ids_U.device))
+    places = [place_V.index_select(0, part.ids) for part in parts]
     values_UD = parts[0].values.new_empty(len(ids_U), width, dtype=torch.float32)
-    total = RowGradient(parts[0].rows, ids_U, values_UD)
-    places = [torch.searchsorted(ids_U, part.ids) for part in parts]
-    ends = [0] * len(parts)
+    size = max(len(ids_U) if values_UD.is_cuda else _SUMS // width, 1)
+    starts = torch.arange(0, max(len(ids_U), 1) + size, size, device=ids_U.device)
+    ends = [torch.searchsorted(some, starts).tolist() for some in places]
     squares = []
-    for rows, sum_UD in total.parts():
+    for i, sum_UD in enumerate(torch.split(values_UD, size)):
         sum_UD.zero_()
-        starts, ends = ends, [int(torch.searchsorted(some, rows.start + len(sum_UD))) for some in places]
-        for part, some, start, end in zip(parts, places, starts, ends, strict=True):
-            # The ids of a part are distinct, so each addition has one order.
-            sum_UD.index_add_(0, some[start:end] - rows.start, part.values[start:end].float())
+        for part, some, end in zip(parts, places, ends, strict=True):
+            these = slice(end[i], end[i + 1])  # distinct, so that each addition has one order
+            sum_UD.index_add_(0, some[these] - i * size, part.values[these].float())
         squares.append(_squares(sum_UD))
-    return replace(total, known_squares=torch.cat(squares) if squares else None)
+    return RowGradient(parts[0].rows, ids_U, values_UD, known_squares=torch.cat(squares))
 
 
 def _through(values_UH: Tensor, layer_HD: Tensor, rows: int) -> Tensor:

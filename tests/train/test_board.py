@@ -1,0 +1,52 @@
+"""Files in memory by which processes of one machine exchange bytes."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from falconet.train.board import Board, _File
+from falconet.train.runtime import Runtime
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory are Linux's")
+
+
+def test_processes_on_several_machines_or_gpus_have_none() -> None:
+    assert Board.of(Runtime(rank=0, world=2, local_world=1)) is None
+    assert Board.of(Runtime(rank=0, world=2, local_world=2, device=torch.device("cuda"))) is None
+
+
+def test_what_is_written_is_read_after_the_file_grew() -> None:
+    mine = _File.made(7)
+    assert mine is not None
+    other = _File.opened(os.getpid(), mine.number, 7)
+    assert other is not None
+    for size in (16, 3 << 20, 24):
+        mine.room(size).fill_(size % 251)
+        assert torch.equal(other.bytes(size), torch.full((size,), size % 251, dtype=torch.uint8))
+
+
+def test_a_file_of_another_kind_or_token_is_left_alone(tmp_path: Path) -> None:
+    mine = _File.made(7)
+    assert mine is not None
+    assert _File.opened(os.getpid(), mine.number, 8) is None
+    assert _File.opened(os.getpid(), 1 << 20, 7) is None
+    (tmp_path / "file").write_bytes(b"")
+    with (tmp_path / "file").open("rb+") as file:
+        assert _File.opened(os.getpid(), file.fileno(), 7) is None
+        assert os.fstat(file.fileno()).st_size == 0
+
+
+def test_files_are_closed_when_nobody_needs_them() -> None:
+    mine = _File.made(7)
+    assert mine is not None
+    number = mine.number
+    assert "falconet" in str(Path(f"/proc/self/fd/{number}").readlink())
+    del mine
+    gc.collect()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)

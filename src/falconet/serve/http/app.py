@@ -37,6 +37,7 @@ from falconet.serve.http.bodies import (
 )
 from falconet.serve.http.guard import Guard, Log
 from falconet.serve.http.page import add_page
+from falconet.serve.http.quick import QuickRoute
 from falconet.serve.http.replies import add_errors, add_outages, answer, error_reply
 from falconet.serve.live import Live
 from falconet.serve.metrics import Metrics
@@ -77,12 +78,13 @@ def create_app(
     add_errors(app)
     store = serving.recommender.store  # a reload keeps it
     add_outages(app, () if store is None else store.outages)
-    add_page(app, serving, live)
+    app.router.route_class = QuickRoute
     counters = _Counters(serving, live)
-    _add_recommendations(app, serving, counters)
+    _add_recommendations(app, serving, counters)  # first: what is asked most is found soonest
     _add_lookups(app, serving)
     _add_admin(app, serving, token)
     _add_health(app, serving, counters)
+    add_page(app, serving, live)
     return app
 
 

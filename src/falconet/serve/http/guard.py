@@ -18,6 +18,7 @@ from falconet.serve.live import Live
 
 _ID = re.compile(rb"[\w.:-]{1,128}")  # what a caller's own request id may be
 
+_HEADERS = [(key.encode(), value.encode()) for key, value in HEADERS.items()]
 _OF_THE_PAGE = frozenset({"/v1/live", "/v1/about"})
 
 Log = Callable[[dict[str, str | int | float]], None]
@@ -46,8 +47,7 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] += [(key.encode(), value.encode()) for key, value in HEADERS.items()]
-                message["headers"] += [(b"x-request-id", name)]
+                message["headers"] += [*_HEADERS, (b"x-request-id", name)]
             await send(message)
 
         counted = not scope["path"].startswith("/health/")

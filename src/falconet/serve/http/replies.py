@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
+import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -22,6 +23,8 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+
+_AS_JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 def add_errors(app: FastAPI) -> None:
@@ -74,8 +77,12 @@ def _field(mistake: Mapping[str, Any]) -> dict[str, str]:
 
 def answer(content: Any, status: int = 200) -> Response:
     """Plain values and our dataclasses as JSON. Not FastAPI's encoder, which would check every value again."""
-    body = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_plain)
-    return Response(body.encode(errors="replace"), status_code=status, media_type="application/json")
+    try:
+        body = orjson.dumps(content, default=str, option=_AS_JSON)
+    except orjson.JSONEncodeError:  # numbers beyond 64 bits and halves of characters, which callers may have sent
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_plain)
+        body = text.encode(errors="replace")
+    return Response(body, status_code=status, media_type="application/json")
 
 
 def _plain(value: Any) -> Any:

@@ -239,6 +239,30 @@ def test_one_that_is_worse_is_kept_and_not_made_current(
     assert "is worse by more than `refresh.margin` = 19% allows: 0002 stays" in shown.output
 
 
+def test_where_neither_has_a_hit_the_new_one_is_current_and_it_is_said(
+    recipe: Recipe, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zero = {"value": 0.0, "low": 0.0, "high": 0.0}
+    figures = {"ndcg@10": zero, "recall@10": zero}
+    nothing = Versus(2, 10, {"old": figures, "new": figures}, {name: {**zero, "p": 1.0} for name in figures})
+    assert nothing.tells_nothing
+    assert not worse().tells_nothing
+    assert not replace(nothing, models={**worse().models, "new": figures}).tells_nothing  # the old one had some
+    assert replace(nothing, models={**worse().models, "new": figures}).falls_below(0.9)
+    where = click(work, (1, 2), (2, 25), (3, 20), start=50)
+    monkeypatch.setattr(module, "versus", lambda *_: nothing)
+    found = refresh(recipe, work, where)
+    assert (found.accepted, bundle_folder(work).name) == (True, "0003")
+    monkeypatch.setattr(module, "refresh", lambda *_: found)
+    (tmp_path / "shop.toml").write_text('format = 1\ndata.path = "x"\n')
+    result = CliRunner().invoke(app, ["run", str(tmp_path / "shop.toml"), "--refresh", "--out", str(work)])
+    assert result.exit_code == 0
+    said = "neither 0002 (old) nor 0003 (new) has any of these items among its first 10: nothing could be compared"
+    assert said in result.output
+    assert "0.0000" not in result.output
+    assert result.output.rstrip().endswith("bundles/0003` is current, as nothing says that it is worse")
+
+
 def test_margins_are_shares_of_the_old_figure() -> None:
     assert [worse().falls_below(margin) for margin in (0.0, 0.19, 0.21, 1.0)] == [True, True, False, False]
 

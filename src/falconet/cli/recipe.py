@@ -177,7 +177,8 @@ def _refresh(plan: Recipe, out: Path, events: str, reload: str | None, token: st
             err=True,
         )
         raise typer.Exit(WORSE)
-    typer.echo(f"`{found.bundle}` is current", err=True)
+    why = ", as nothing says that it is worse" if found.compared.tells_nothing else ""
+    typer.echo(f"`{found.bundle}` is current{why}", err=True)
     if reload is not None:
         with Client(reload, token=token) as client:
             tell(client, found)

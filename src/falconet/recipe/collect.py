@@ -11,6 +11,7 @@ import polars as pl
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, suggest
 from falconet.etl.dataset import Dataset
 from falconet.io.artifact import MANIFEST, read_artifact
+from falconet.io.private import private_folder
 from falconet.progress import note
 from falconet.recipe.config import ColumnsConfig
 from falconet.serve.events import HIDE, RATING, Id
@@ -29,9 +30,9 @@ _UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanosecon
 
 @dataclass(frozen=True)
 class Collected:
-    """All events of a source, in order of arrival, and what its items and users are said to be."""
+    """All events of a source, in order of arrival, not in memory; and what its items and users are said to be."""
 
-    events: pl.DataFrame
+    events: pl.LazyFrame
     items: Said = ()
     users: Said = ()
 
@@ -65,8 +66,8 @@ def collect(source: str) -> Collected:
     for name in _COLUMNS:
         if name not in data.schema:
             raise ColumnNotFoundError.of(name, data.schema, where=f"`{source}`, which should hold events,")
-    found = data.scan().select(_COLUMNS).collect()
-    for name, dtype in found.schema.items():
+    found = data.scan().select(_COLUMNS)
+    for name, dtype in found.collect_schema().items():
         if not _may_be(name, dtype):
             raise DataError(
                 f"`{source}`, which should hold events, has `{name}` as {dtype}",
@@ -85,17 +86,22 @@ def _may_be(name: str, dtype: pl.DataType) -> bool:
 
 
 def _of_store(store: Store) -> Collected:
-    batches = [pl.DataFrame(batch).select(_COLUMNS) for batch in store.export() if batch.num_rows]
+    folder = private_folder()
     none = pl.DataFrame(schema=dict.fromkeys(_COLUMNS, pl.Int64) | {"event_id": pl.String, "type": pl.String})
-    return Collected(pl.concat(batches) if batches else none, *said_in(store))
+    files: list[Path] = []
+    for batch in store.export():
+        if batch.num_rows:
+            files.append(folder / f"part-{len(files):06d}.parquet")
+            pl.DataFrame(batch).select(_COLUMNS).write_parquet(files[-1], compression="lz4")
+    return Collected(pl.scan_parquet(files) if files else none.lazy(), *said_in(store))
 
 
-def chosen(events: pl.DataFrame, types: Sequence[str], where: str) -> pl.DataFrame:
+def chosen(events: pl.LazyFrame, types: Sequence[str], where: str) -> pl.LazyFrame:
     """The events of these types (none: all but `hide`) of people who are known by a `user_id`.
 
     Raises ConfigError for a type that no event has.
     """
-    there = events["type"].unique().to_list()
+    there = events.select(pl.col("type").unique()).collect()["type"].to_list() if types else []
     for name in types:
         if name not in there:
             hint = suggest(name, there) if there else None

@@ -53,11 +53,16 @@ def keep_events(recipe: Recipe, base: Generation, made: Generation, found: Colle
     next refresh takes all that there are by then.
     """
     events, used = chosen(found.events, recipe.refresh.types, source), _used(base)
-    new = events.join(used, on="event_id", how="anti", maintain_order="left").unique("event_id", maintain_order=True)
+    new = (
+        events.join(used.lazy(), on="event_id", how="anti", maintain_order="left")
+        .unique("event_id", keep="first", maintain_order=True)
+        .collect()
+    )
     if not len(new):
         kinds = f" of type {', '.join(recipe.refresh.types)}" if recipe.refresh.types else ""
+        there = events.select(pl.len()).collect().item()
         raise DataError(
-            f"no new events{kinds} in `{source}`: {len(events):,} are there, and all were learned from",
+            f"no new events{kinds} in `{source}`: {there:,} are there, and all were learned from",
             hint="of people with a `user_id`; `hide` is no interaction",
         )
     rows = as_rows(new, _before(base), inner_columns(recipe.columns))
@@ -69,7 +74,7 @@ def keep_events(recipe: Recipe, base: Generation, made: Generation, found: Colle
             lost = f"{len(rows) - len(kept):,} of {len(rows):,} new rows"
             note(f"{lost} have no rating from `split.min_rating` on: left out")
         rows = kept
-    _newest(rows, _before(base).collect(), inner_columns(recipe.columns))
+    _newest(rows, _before(base), inner_columns(recipe.columns))
     extra = {**_taken(recipe, base, source), "events": len(new)}
     with write_artifact(made.work / "events", KIND, extra=extra, overwrite=True) as draft:
         _write(draft, "rows", rows)
@@ -103,18 +108,21 @@ def learn_on(recipe: Recipe, work: Path, base: Generation, made: Generation, *, 
     events = read_events(made)
     raw = _as_said(read_data(recipe, work), events)
     columns = raw.columns
-    before = pl.read_parquet(_files(base.work / "split", _PARTS)).sort(NUMBER)
-    first = int(before[NUMBER].max()) + 1  # type: ignore[arg-type]
-    rows = events.rows.with_row_index(NUMBER, first).with_columns(pl.col(NUMBER).cast(before.schema[NUMBER]))
+    before, known = _before(base), pl.scan_parquet(_files(base.work / "split", ("train",)))
+    types = before.collect_schema()
+    first = before.select(pl.col(NUMBER).max()).collect().item() + 1
+    rows = events.rows.with_row_index(NUMBER, first).with_columns(pl.col(NUMBER).cast(types[NUMBER]))
     test = _held_out(rows, before, columns, recipe.refresh.held_out, int(made.name))
-    known = pl.read_parquet(_files(base.work / "split", ("train",)))
-    late = before.join(known.select(NUMBER), on=NUMBER, how="anti", maintain_order="left")
+    others = pl.scan_parquet(_files(base.work / "split", _PARTS[1:]))
+    known_others = known.select(NUMBER).join(others.select(NUMBER), on=NUMBER, how="semi")
+    late = others.join(known_others, on=NUMBER, how="anti").sort(NUMBER).collect()
     train = rows.join(test.select(NUMBER), on=NUMBER, how="anti", maintain_order="left")
-    added = pl.concat([late, train.select(before.columns)])
+    added = pl.concat([late, train.select(late.columns)])
     parents = {"events": read_manifest(made.work / "events", KIND).sha256}
     with write_artifact(made.work / "split", "split", parents=parents, overwrite=True) as draft:
-        _write(draft, "train", pl.concat([known, added.select(known.columns)]))
-        _write(draft, "test", test.select(known.columns))
+        names = known.collect_schema().names()
+        _write(draft, "train", pl.concat([known, added.lazy().select(names)]))
+        _write(draft, "test", test.select(names))
         _write(draft, "asked", test)
     fitted = FittedWorkflow.load(base.work / "workflow")
     for key, table in ((columns.item, raw.items), (columns.user, raw.users)):
@@ -128,7 +136,7 @@ def learn_on(recipe: Recipe, work: Path, base: Generation, made: Generation, *, 
 
 
 def _held_out(
-    rows: pl.DataFrame, before: pl.DataFrame, columns: ColumnsConfig, share: float, seed: int
+    rows: pl.DataFrame, before: pl.LazyFrame, columns: ColumnsConfig, share: float, seed: int
 ) -> pl.DataFrame:
     """The newest rows of a share of the people, drawn by their ids."""
     user, newest = columns.user, _newest(rows, before, columns)
@@ -136,15 +144,16 @@ def _held_out(
     return newest.sort(order, user).head(math.ceil(len(newest) * share)).sort(NUMBER)
 
 
-def _newest(rows: pl.DataFrame, before: pl.DataFrame, columns: ColumnsConfig) -> pl.DataFrame:
+def _newest(rows: pl.DataFrame, before: pl.LazyFrame, columns: ColumnsConfig) -> pl.DataFrame:
     """The newest new row of each person, of an item they had not met; of people of whom something else is known.
 
     Raises DataError where there is none.
     """
     user, pair = columns.user, [columns.user, columns.item]
-    fresh = rows.join(before.select(pair), on=pair, how="anti", maintain_order="left")
+    met = before.select(pair).join(rows.lazy().select(user), on=user, how="semi").unique().collect()
+    fresh = rows.join(met, on=pair, how="anti", maintain_order="left")
     newest = fresh.group_by(user, maintain_order=True).last().select(rows.columns)
-    others = pl.concat([before.select(user), rows.group_by(user).len().filter(pl.col("len") > 1).select(user)])
+    others = pl.concat([met.select(user), rows.group_by(user).len().filter(pl.col("len") > 1).select(user)])
     newest = newest.join(others.unique(), on=user, how="semi", maintain_order="left")
     if not len(newest):
         raise DataError(
@@ -223,6 +232,6 @@ def _name(base: Generation) -> str:
     return read_manifest(base.bundle, "bundle").sha256
 
 
-def _write(draft: Draft, name: str, rows: pl.DataFrame) -> None:
+def _write(draft: Draft, name: str, rows: pl.DataFrame | pl.LazyFrame) -> None:
     (draft.path / name).mkdir()
-    rows.write_parquet(draft.path / name / "part-00000.parquet", compression="lz4", row_group_size=131_072)
+    rows.lazy().sink_parquet(draft.path / name / "part-00000.parquet", compression="lz4", row_group_size=131_072)

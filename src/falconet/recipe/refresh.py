@@ -155,7 +155,7 @@ def _asked(recipe: Recipe, base: Generation, made: Generation) -> tuple[pl.DataF
 def _result(recipe: Recipe, base: Generation, made: Generation, compared: Versus) -> Refreshed:
     columns, events = inner_columns(recipe.columns), read_events(made)
     before, after = (
-        {name: pl.read_parquet(where.work / f"features/{name}/*.parquet").height for name in ("users", "items")}
+        {name: _rows(where.work / f"features/{name}/*.parquet") for name in ("users", "items")}
         for where in (base, made)
     )
     return Refreshed(
@@ -170,3 +170,7 @@ def _result(recipe: Recipe, base: Generation, made: Generation, compared: Versus
         margin=recipe.refresh.margin,
         accepted=not compared.falls_below(recipe.refresh.margin),
     )
+
+
+def _rows(files: Path) -> int:
+    return int(pl.scan_parquet(files).select(pl.len()).collect().item())

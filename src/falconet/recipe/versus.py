@@ -35,8 +35,13 @@ class Versus:
     models: Mapping[str, Mapping[str, Any]]
     apart: Mapping[str, Any]
 
+    @property
+    def tells_nothing(self) -> bool:
+        """Whether neither found an item that somebody took next: then they cannot be told apart."""
+        return not any(one[f"recall@{self.k}"]["value"] for one in self.models.values())
+
     def falls_below(self, margin: float) -> bool:
-        """Whether the new one's nDCG is below the old one's by more than this share of it."""
+        """Whether the new one's nDCG is below the old one's by more than this share of it; not where both are 0."""
         old, new = (self.models[name][f"ndcg@{self.k}"]["value"] for name in ("old", "new"))
         return bool(new < old * (1 - margin))
 
@@ -98,6 +103,11 @@ def _compared(lists: Mapping[str, pl.DataFrame], asked: pl.DataFrame, k: int) ->
 
 def table_text(found: Versus, old: str, new: str) -> str:
     """The comparison for people."""
+    if found.tells_nothing:
+        return (
+            f"neither {old} (old) nor {new} (new) has any of these items among its first {found.k}: "
+            "nothing could be compared"
+        )
     ndcg, recall = f"ndcg@{found.k}", f"recall@{found.k}"
     lines = [("", f"nDCG@{found.k}", "95 %", recall)]
     for title, one in ((f"{old} (old)", found.models["old"]), (f"{new} (new)", found.models["new"])):

@@ -166,6 +166,38 @@ def test_what_a_file_lacks_is_said(recommender: Recommender, world: World, tmp_p
     with pytest.raises(DataError, match="has no rows"):
         recommender.recommend_users(tmp_path / "z.parquet", out)
     assert not out.exists()
+    assert not list(tmp_path.glob(".*"))  # nor anything to carry on with
+
+
+def test_parts_of_a_file_that_turns_out_to_be_damaged_are_removed(
+    recommender: Recommender, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "_USERS", 2)
+    written = []
+    really = bulk.write_file
+    monkeypatch.setattr(bulk, "write_file", lambda file, data: (written.append(file), really(file, data)))
+    (tmp_path / "b.csv").write_bytes(f"user_id\n{world.users[0]}\n{world.users[1]}\n\n".encode() + b'""\n')
+    with pytest.raises(DataError, match=r"b\.csv`, row 3: `user_id` is empty"):
+        recommender.recommend_users(tmp_path / "b.csv", tmp_path / "out")
+    assert len(written) == 1
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_numbers_beyond_signed_64_bits_are_texts_of_their_digits(
+    recommender: Recommender, world: World, tmp_path: Path, *, dictionary: bool
+) -> None:
+    large = 2**63 + 5
+    for users, kind in (([world.users[0], large], pa.string()), ([world.users[0], 7], pa.int64())):
+        column = pa.array(users, pa.uint64())
+        pq.write_table(
+            pa.table({"user_id": column.dictionary_encode() if dictionary else column}), tmp_path / "u.parquet"
+        )
+        rows = read(recommender.recommend_users(tmp_path / "u.parquet", tmp_path / "out", k=5, overwrite=True))
+        assert rows.schema.field("user_id").type == kind
+        same = [user if kind == pa.int64() else str(user) for user in users]
+        assert rows.column("user_id").to_pylist() == [user for user in same for _ in range(5)]
+        assert_alike(rows.to_pylist(), one_by_one(recommender, same, 5))
 
 
 def test_the_command_writes_a_folder_and_prints_it(

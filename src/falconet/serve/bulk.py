@@ -107,7 +107,11 @@ class Bulk:
                 return self.out
             raise ArtifactError(f"`{self.out}` exists already", hint="choose another folder, or --overwrite")
         with self._begun(key) as parts:
-            total = self._parts(parts, asker)
+            try:
+                total = self._parts(parts, asker)
+            except DataError:  # what is wrong with the file will be wrong again: there is nothing to carry on with
+                self._clear()
+                raise
             with write_artifact(self.out, KIND, overwrite=self.overwrite) as draft:
                 for part in sorted(parts.glob("part-*.parquet")):
                     _link(part, draft.path / part.name)

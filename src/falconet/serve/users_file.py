@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
@@ -59,10 +60,15 @@ class UsersFile:
 
     @cached_property
     def type(self) -> pa.DataType:
-        """Whole numbers of 64 bits, or texts. Raises SchemaError for a column that is neither or not there."""
+        """Whole numbers of 64 bits, or texts. Raises SchemaError for a column that is neither or not there.
+
+        Where a number does not fit in 64 bits with a sign, as hashes may not, all are texts of their digits.
+        """
         if self.is_csv:
             return pa.string()
         found = {self._type(file) for file in self.files}
+        if pa.uint64() in found and found <= {pa.int64(), pa.uint64()}:
+            return pa.string() if any(map(self._goes_beyond, self.files)) else pa.int64()
         if len(found) > 1:
             raise SchemaError(f"`{self.column}` is a number in some files of {self.where} and a text in others")
         return found.pop()
@@ -76,10 +82,23 @@ class UsersFile:
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
         if pa.types.is_integer(kind):
-            return pa.int64()
+            return kind if kind == pa.uint64() else pa.int64()
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return pa.string()
         raise SchemaError(f"`{self.column}` of `{file}` is {kind}", hint="ids are whole numbers or texts")
+
+    def _goes_beyond(self, file: Path) -> bool:
+        if self._type(file) != pa.uint64():
+            return False
+        largest = (pc.max(batch).as_py() for batch in self._columns(file))
+        return any(value is not None and value >= 2**63 for value in largest)
+
+    def _columns(self, file: Path) -> Iterator[pa.Array]:
+        """The ids of a Parquet file as they are in it."""
+        with pq.ParquetFile(file) as opened:
+            for batch in opened.iter_batches(_BATCH, columns=[self.column]):
+                column = batch.column(0)
+                yield column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
     def groups(self, size: int) -> Iterator[list[Id | None]]:
         """All users in order, `size` at once, fewer in the last group."""
@@ -99,9 +118,8 @@ class UsersFile:
                 return
             kind = self.type
             for path in self.files:
-                with pq.ParquetFile(path) as file:
-                    for batch in file.iter_batches(_BATCH, columns=[self.column]):
-                        yield batch.column(0).cast(kind)
+                for column in self._columns(path):
+                    yield column.cast(kind)
         except pa.ArrowException as error:
             raise DataError(f"{self.where} cannot be read: {error}") from error
 

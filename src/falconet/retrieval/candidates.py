@@ -15,6 +15,7 @@ from torch import Tensor
 from falconet.batch import Batch, Feature, Ragged, as_ragged
 from falconet.errors import ColumnNotFoundError, DataError, SchemaError
 from falconet.retrieval.overlay import Overlay
+from falconet.retrieval.places import Places
 from falconet.retrieval.sources import Found
 from falconet.schema import Column, Schema, Tag
 
@@ -49,7 +50,7 @@ class CandidateRows:
         self.codes_N = _tensor(items.features[self.item_id.name], self.item_id.name).long()
         if bool((self.codes_N[1:] <= self.codes_N[:-1]).any()):
             raise DataError(f"the table of items is not sorted by `{self.item_id.name}`, or holds a code twice")
-        self.items = items
+        self.items, self._place_of = items, Places(self.codes_N)
         self.user_columns, self.item_columns = _sides(schema, ids=ids, history=history)
         for column in self.item_columns:
             if column.name not in items.features:
@@ -81,8 +82,8 @@ class CandidateRows:
                 f"and {len(self.sources)} sources do not fit together"
             )
         user_of_row = torch.arange(rows, device=codes_RK.device).repeat_interleave(places)
-        there = codes_RK.flatten() >= 0
-        item_of_row = self._positions(codes_RK.flatten(), there)
+        there_RK = codes_RK >= 0
+        item_of_row = self._positions(codes_RK.flatten(), there_RK.flatten())
         features: dict[str, Feature] = {}
         for column in self.user_columns:
             if column.name not in users.features:
@@ -90,7 +91,7 @@ class CandidateRows:
             features[column.name] = _take(users.features[column.name], user_of_row)
         for column in self.item_columns:
             features[column.name] = self._of_items(column.name, item_of_row)
-        features |= self._opinions(found, there)
+        features |= self._opinions(found, None if bool(there_RK.all()) else there_RK)
         history = self._history(users)
         if history is not None:
             features[LENGTH] = history.lengths.float().log1p().index_select(0, user_of_row)
@@ -115,15 +116,16 @@ class CandidateRows:
         _, bags, overlay = self._said
         return as_ragged(overlay.take(self._bags_N[column.name], bags[column.name], rows))
 
-    def _opinions(self, found: Found, there: Tensor) -> dict[str, Tensor]:
-        """What the sources say of the candidates."""
+    def _opinions(self, found: Found, there_RK: Tensor | None) -> dict[str, Tensor]:
+        """What the sources say of the candidates. `there_RK`: which of them are there; None for all."""
         rows, places = found.codes.shape
         said: dict[str, Tensor] = {}
         for i, name in enumerate(self.sources):
             scores_RK = found.of_sources[:, :, i].float()
-            said[name + SCORE] = scores_RK.flatten().masked_fill(~there, 0.0)
-            said[name + SHARE] = _share(scores_RK, found.codes >= 0).flatten()
-            said[name + STANDING] = _standing(scores_RK, found.codes >= 0).flatten()
+            shown_RK = scores_RK if there_RK is None else scores_RK.masked_fill(~there_RK, 0.0)
+            said[name + SCORE] = shown_RK.flatten()
+            said[name + SHARE] = _share(scores_RK, there_RK).flatten()
+            said[name + STANDING] = _standing(shown_RK, there_RK).flatten()
             said[name + RANK] = found.places[:, :, i].float().log1p().flatten()
         if len(self.sources) > 1:
             place_K = torch.arange(1, places + 1, dtype=torch.float32, device=found.codes.device)
@@ -132,13 +134,15 @@ class CandidateRows:
 
     def _positions(self, codes: Tensor, there: Tensor) -> Tensor:
         """Where the codes stand in the catalogue; 0 for those that are not there."""
-        found = torch.searchsorted(self.codes_N, codes).clamp_(max=max(len(self.codes_N) - 1, 0))
-        known = self.codes_N.index_select(0, found) == codes if len(self.codes_N) else torch.zeros_like(there)
+        found = self._place_of.of(codes)
+        known = found < len(self.codes_N)
         if self._said is not None:
             assert self.item_id.cardinality is not None
             overlay, after = self._said[2], codes - self.item_id.cardinality
             new = (after >= 0) & (after < overlay.new)
             found, known = torch.where(new, after + overlay.table, found), known | new
+        if bool(known.all()):
+            return found
         if bool((there > known).any()):
             stranger = int(codes[there & ~known][0])
             raise DataError(f"the candidate with code {stranger} is not in the table of items")
@@ -151,10 +155,8 @@ class CandidateRows:
         if self.history.name not in users.features:
             raise ColumnNotFoundError.of(self.history.name, users.features, where="the batch of users")
         codes = as_ragged(users.features[self.history.name])
-        if not len(self.codes_N):
-            return Ragged(codes.values[:0].long(), torch.zeros_like(codes.offsets))
-        found = torch.searchsorted(self.codes_N, codes.values.long()).clamp_(max=len(self.codes_N) - 1)
-        known = self.codes_N.index_select(0, found) == codes.values
+        found = self._place_of.of(codes.values)
+        known = found < len(self.codes_N)
         if bool(known.all()):
             return Ragged(found, codes.offsets.long())
         return Ragged(found[known], F.pad(known.long().cumsum(0), (1, 0))[codes.offsets])
@@ -162,19 +164,20 @@ class CandidateRows:
     def _affinity(self, column: Column, history: Ragged | None, rows: int, user_of_row: Tensor, bag: Ragged) -> Tensor:
         """float32 of [R * K]; 0 without history, or for an item without values. `bag`: the values of every row."""
         assert column.cardinality is not None
-        bag_N = self._bags_N[column.name]
-        share_RV = torch.zeros(rows, column.cardinality, device=bag_N.values.device)
+        share_RV = torch.zeros(rows, column.cardinality, device=bag.values.device)
         if history is not None:
             seen = self._bag(column, history.values)
-            user = history.row_of_value().index_select(0, seen.row_of_value())
-            one = torch.ones(len(user), device=share_RV.device)
-            share_RV.index_put_((user, seen.values.long()), one, accumulate=True)
-            share_RV /= history.lengths.clamp(min=1)[:, None]
-        row_of_value = bag.row_of_value()
-        place = user_of_row.index_select(0, row_of_value) * column.cardinality + bag.values
-        total = torch.zeros(len(bag), device=share_RV.device)
-        total.index_add_(0, row_of_value, share_RV.view(-1).index_select(0, place))
-        return total / bag.lengths.clamp(min=1)
+            key = seen.values
+            if rows > 1:
+                user = history.row_of_value().index_select(0, seen.row_of_value())
+                key = user * column.cardinality + key
+            counts = torch.bincount(key, minlength=share_RV.numel()).view_as(share_RV)
+            share_RV = counts.float() / history.lengths.clamp(min=1)[:, None]
+        place = bag.values.long()
+        if rows > 1:
+            place = user_of_row.index_select(0, bag.row_of_value()) * column.cardinality + place
+        total_1 = F.embedding_bag(place, share_RV.view(-1, 1), bag.offsets.long(), mode="sum", include_last_offset=True)
+        return total_1.squeeze(1) / bag.lengths.clamp(min=1)
 
 
 def row_schema(schema: Schema, sources: Sequence[str], *, ids: bool = False, history: bool = False) -> Schema:
@@ -229,18 +232,25 @@ def _bags(columns: Sequence[Column]) -> tuple[Column, ...]:
     return bags
 
 
-def _share(scores_RK: Tensor, there_RK: Tensor) -> Tensor:
+def _share(scores_RK: Tensor, there_RK: Tensor | None) -> Tensor:
     """ln of the softmax over the candidates that are there; 0 for the others."""
+    if there_RK is None:
+        return scores_RK.log_softmax(dim=1)
     shares_RK = scores_RK.masked_fill(~there_RK, -torch.inf).log_softmax(dim=1)
     return shares_RK.masked_fill(~there_RK, 0.0)
 
 
-def _standing(scores_RK: Tensor, there_RK: Tensor) -> Tensor:
-    """(score - mean) / deviation over the candidates that are there; 0 for the others, and where all are alike."""
-    count_R1 = there_RK.sum(1, keepdim=True).clamp(min=1)
-    known_RK = scores_RK.double().masked_fill(~there_RK, 0.0)
-    apart_RK = (known_RK - known_RK.sum(1, keepdim=True) / count_R1).masked_fill(~there_RK, 0.0)
-    deviation_R1 = (apart_RK.square().sum(1, keepdim=True) / count_R1).sqrt()
+def _standing(scores_RK: Tensor, there_RK: Tensor | None) -> Tensor:
+    """(score - mean) / deviation over the candidates that are there; 0 for the others, and where all are alike.
+
+    `scores_RK`: 0 for those that are not there.
+    """
+    count: Tensor | int = max(scores_RK.shape[1], 1) if there_RK is None else there_RK.sum(1, keepdim=True).clamp(min=1)
+    known_RK = scores_RK.double()
+    apart_RK = known_RK - known_RK.sum(1, keepdim=True) / count
+    if there_RK is not None:
+        apart_RK = apart_RK.masked_fill(~there_RK, 0.0)
+    deviation_R1 = (apart_RK.square().sum(1, keepdim=True) / count).sqrt()
     return torch.where(deviation_R1 > 0, apart_RK / deviation_R1, 0.0).float()
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -21,13 +20,12 @@ from falconet.batch import Ragged
 from falconet.errors import DataError
 from falconet.retrieval.best import best_of, near_best
 from falconet.retrieval.narrow import Narrow
+from falconet.retrieval.places import Places
 from falconet.retrieval.single import FEW, Look, Numbers, search_one
 from falconet.retrieval.store import load_index, save_index
 
 _BLOCK_NUMBERS = 2**24
 """No tensor of a search holds more numbers than this (unless a single row does)."""
-_DENSE = 8
-"""Codes up to so many times the number of items are looked up in a table."""
 
 
 class ExactIndex:
@@ -49,7 +47,7 @@ class ExactIndex:
         self.vectors = vectors_ND.detach().float().index_select(0, order).contiguous()
         """[N, D] float32, in the order of `codes`."""
         self._longest = float(torch.linalg.vector_norm(self.vectors, dim=1).max()) if len(codes) else 0.0
-        self._place_of_code = _table(self.codes)
+        self._place_of = Places(self.codes)
         self._narrow: tuple[Narrow | None] | None = None  # made when the first single query comes
 
     def __len__(self) -> int:
@@ -98,7 +96,7 @@ class ExactIndex:
     def score(self, queries_BD: Tensor, codes_BK: Tensor) -> Tensor:
         """The scores of given items, as `Index.score` says."""
         queries = self._queries(queries_BD)
-        places = self._places(Ragged(codes_BK.flatten(), torch.tensor([0, codes_BK.numel()]))).values.view_as(codes_BK)
+        places = self._place_of.of(codes_BK)
         if bool(((places == len(self)) & (codes_BK >= 0)).any()):
             raise DataError(f"the index has no code {int(codes_BK[(places == len(self)) & (codes_BK >= 0)][0])}")
         scores_BK = queries.new_full(codes_BK.shape, -torch.inf)
@@ -128,28 +126,22 @@ class ExactIndex:
 
     def _known(self, codes: Tensor) -> Tensor:
         """The places of the given codes, ascending, each once; those the index does not have are ignored."""
-        wanted = codes.to(self.codes.device).long()
-        places = self._places(Ragged(wanted, torch.tensor([0, len(wanted)]))).values
+        places = self._place_of.of(codes.to(self.codes.device))
         there_N = torch.zeros(len(self) + 1, dtype=torch.bool, device=places.device)
         there_N[places] = True
         return there_N[:-1].nonzero().squeeze(1)
 
     def _places(self, codes: Ragged) -> Ragged:
         """Codes as places in `self.codes`; N where it has no such code."""
-        values, items = codes.values.long(), len(self)
-        if self._place_of_code is not None:
-            last = len(self._place_of_code) - 1  # no item's
-            return Ragged(self._place_of_code[values.where((values >= 0) & (values < last), last)], codes.offsets)
-        places = torch.searchsorted(self.codes, values)
-        known = self.codes[places.clamp(max=items - 1)] == values
-        return Ragged(torch.where(known, places, items), codes.offsets)
+        return Ragged(self._place_of.of(codes.values), codes.offsets)
 
     def _search_one(
         self, query_1D: Tensor, k: int, exclude: Ragged | None, include: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """`search` of one query on the CPU."""
-        hidden = self._some_places(exclude.values if exclude is not None else torch.zeros(0, dtype=torch.int64))
-        allowed = None if include is None else self._some_places(include)
+        none = torch.zeros(0, dtype=torch.int64)
+        hidden = self._place_of.of(none if exclude is None else exclude.values).numpy()
+        allowed = None if include is None else self._place_of.of(include).numpy()
         narrow, query_D = self._narrowed(), query_1D[0].numpy()
         looks: list[Look] = [] if narrow is None else [lambda: narrow.scores(query_D)]
         looks.append(lambda: self._near_one(query_1D))
@@ -163,16 +155,6 @@ class ExactIndex:
             if not bool(query_1D.any()):
                 return _first_ones(len(self)).numpy(), 0.0
             return self.vectors.mv(query_1D[0]).numpy(), float(self._error(query_1D))
-
-    def _some_places(self, codes: Tensor) -> npt.NDArray[np.int64]:
-        """`_places` of codes on the CPU, as an array."""
-        if self._place_of_code is None:
-            return self._places(Ragged(codes, torch.tensor([0, len(codes)]))).values.numpy()
-        values, last = codes.long().numpy(), len(self._place_of_code) - 1
-        places: npt.NDArray[np.int64] = self._place_of_code.numpy().take(
-            np.where((values >= 0) & (values < last), values, last)
-        )
-        return places
 
     def _best(self, queries_BD: Tensor, k: int, hidden: Ragged | None, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
         """Scores and places of the best k, of all items that are not hidden or of those that are allowed."""
@@ -221,17 +203,6 @@ class ExactIndex:
 def _first_ones(items: int) -> Tensor:
     """Scores [N] of which the first are the best."""
     return -torch.arange(items, dtype=torch.float32)
-
-
-def _table(codes_N: Tensor) -> Tensor | None:
-    """The place of every code, N where no item has it, and N for other codes at the end; None for scattered codes."""
-    items = len(codes_N)
-    codes = int(codes_N[-1]) + 1 if items else 0
-    if codes > _DENSE * items:
-        return None
-    table = torch.full((codes + 1,), items, dtype=torch.int64, device=codes_N.device)
-    table[codes_N] = torch.arange(items, device=codes_N.device)
-    return table
 
 
 def _without(near_BN: Tensor, hidden: Ragged | None, allowed: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from falconet.batch import Batch, Ragged
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.nn.embedding import Tables, Touched
-from falconet.nn.lookup import distinct
+from falconet.nn.lookup import distinct, sums_of
 from falconet.nn.projection import Projected
 from falconet.schema import Column, Tag
 
@@ -123,11 +123,28 @@ def test_while_collecting_the_distinct_rows_get_the_gradient_and_the_weight_none
     assert made.weight("item").grad is None
 
 
-@pytest.mark.parametrize("cardinality", [10, 100_000])
-def test_distinct_ids_are_ascending_after_padding(cardinality: int) -> None:
-    ids, places = distinct(torch.tensor([9, 3, 9, 4]), cardinality)
-    assert ids.tolist() == [0, 3, 4, 9]
-    assert places.tolist() == [3, 1, 3, 2]
+@pytest.mark.parametrize(
+    ("given", "ids", "places"),
+    [
+        ([9, 3, 9, 4], [0, 3, 4, 9], [3, 1, 3, 2]),
+        ([1 << 40, 0, 7, 1 << 40, 0], [0, 7, 1 << 40], [2, 0, 1, 2, 0]),
+        ([0], [0], [0]),
+        ([], [0], []),
+    ],
+    ids=["small", "padding among large ones", "padding alone", "none"],
+)
+def test_distinct_ids_are_ascending_after_padding(given: list[int], ids: list[int], places: list[int]) -> None:
+    found = distinct(torch.tensor(given, dtype=torch.int64))
+    assert [x.tolist() for x in found] == [ids, places]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_of_one_place_are_added_up_in_float32(dtype: torch.dtype) -> None:
+    """Places that no row has come to zero; 256 ones and more do not stay 256, as they do in bfloat16."""
+    place = torch.tensor([4, 1] * 400 + [1] * 100)
+    sums = sums_of(torch.ones(900, 3, dtype=dtype), place, 6)
+    assert sums.dtype == dtype
+    assert sums.tolist() == [[n] * 3 for n in (0, 500, 0, 0, 400, 0)]
 
 
 def test_padding_is_zero_at_the_start() -> None:
@@ -195,8 +212,10 @@ def test_a_layer_in_bfloat16_reads_rows_that_are_rounded_once() -> None:
     assert one.rows.dtype == torch.bfloat16
     rows = made.weight("user").detach()[one.ids].requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        wanted = nn.functional.linear(rows, linear.weight).float()[torch.tensor([3, 1, 1, 0, 2])] + linear.bias
+        products = nn.functional.linear(rows, linear.weight)[torch.tensor([3, 1, 1, 0, 2])]
+        wanted = (products.float() + linear.bias.bfloat16()).bfloat16()
         wanted.sum().backward()
+    assert found.dtype == torch.bfloat16
     assert torch.equal(found, wanted)
     assert rows.grad is not None
     assert one.rows.grad is not None

@@ -204,7 +204,7 @@ class Tables(nn.Module):
         if given != linear.in_features:
             raise ConfigError(f"the linear layer takes {linear.in_features} inputs, the columns give {given}")
         parts = dict(zip([*names, ""], torch.split(linear.weight, [*widths, given - sum(widths)], dim=1), strict=True))
-        sums = [] if extra is None else [F.linear(extra, parts[""]).float()]
+        beside = [] if extra is None else [F.linear(extra, parts[""])]
         products: list[tuple[Tensor, Tensor]] = []  # of distinct rows, and which of them belongs to each row
         for group in self._by_table(names):
             features = {name: feature_of(batch, name) for name in group}
@@ -219,15 +219,14 @@ class Tables(nn.Module):
                 if first and isinstance(feature, Tensor) and feature.dim() == 1:
                     products.append((vectors_XD[name], places[name]))
                     continue
-                weights_N = self._weights(batch, name, features[name])
-                pooled = pool(vectors_XD[name].float(), feature, places[name], self._pooling[name], weights_N)
-                sums.append(pooled if first else F.linear(pooled, parts[name]).float())
-        if linear.bias is not None:
-            sums.append(linear.bias.expand(batch.rows, -1))
-        elif not sums:
-            sums.append(linear.weight.new_zeros(batch.rows, linear.out_features))
-        total_RH = sum(sums[1:], start=sums[0]) if len(sums) > 1 else sums[0].clone()
-        return add_rows(total_RH, *zip(*products, strict=True)) if products else total_RH
+                weights_N = self._weights(batch, name, feature)
+                pooled = pool(vectors_XD[name], feature, places[name], self._pooling[name], weights_N)
+                beside.append(pooled if first else F.linear(pooled, parts[name]))
+        dtype = _layer_type(linear.weight)
+        if products:
+            return add_rows(products, beside, linear.bias, dtype)
+        total_RH = linear.weight.new_zeros(batch.rows, linear.out_features) if linear.bias is None else linear.bias
+        return sum((x.float() for x in beside), start=total_RH.expand(batch.rows, -1)).to(dtype)
 
     def _unprojected(
         self, group: Sequence[str], features: Mapping[str, Feature]
@@ -289,7 +288,7 @@ class Tables(nn.Module):
         for name, ids_N in ids.items():
             check_range(name, ids_N, cardinality)
         lengths = [len(x) for x in ids.values()]
-        ids_U, place_N = distinct(torch.cat(list(ids.values())) if len(ids) > 1 else ids[group[0]], cardinality)
+        ids_U, place_N = distinct(torch.cat(list(ids.values())) if len(ids) > 1 else ids[group[0]])
         return ids_U, dict(zip(group, torch.split(place_N, lengths), strict=True))
 
     def _weights(self, batch: Batch, column: str, feature: Feature) -> Tensor | None:

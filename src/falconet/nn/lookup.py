@@ -12,27 +12,36 @@ from torch import Tensor
 from falconet.batch import Feature, Ragged
 
 PADDING = 0
-_DIRECT = 64  # a table of up to this many rows per id is cheaper to mark than the ids are to sort
 _FILL = 1024
-_BLOCK = 1 << 18  # numbers that are read and rounded at once, so that they need not leave the processor's cache
+_BLOCK = 1 << 16  # numbers that are read and rounded at once, so that they need not leave the processor's cache
 
 
-def distinct(ids_N: Tensor, cardinality: int) -> tuple[Tensor, Tensor]:
+def distinct(ids_N: Tensor) -> tuple[Tensor, Tensor]:
     """The distinct ids, ascending, with padding always first, and the place among them of every id.
 
-    >>> distinct(torch.tensor([5, 2, 5]), 10)
+    >>> distinct(torch.tensor([5, 2, 5]))
     (tensor([0, 2, 5]), tensor([2, 1, 2]))
     """
-    if cardinality > _DIRECT * len(ids_N):
-        ids_U, place_N = torch.unique(torch.cat([ids_N.new_zeros(1), ids_N]), return_inverse=True)
-        return ids_U, place_N[1:]
-    seen = torch.zeros(cardinality, dtype=torch.bool, device=ids_N.device)
-    seen[PADDING] = True
-    seen.index_fill_(0, ids_N, True)
-    ids_U = seen.nonzero().squeeze(1)
-    place = torch.empty(cardinality, dtype=torch.int64, device=ids_N.device)
-    place[ids_U] = torch.arange(len(ids_U), device=ids_N.device)
-    return ids_U, place.index_select(0, ids_N)
+    sorted_N, order_N = _in_order(ids_N)
+    is_new_N = sorted_N.diff(prepend=sorted_N.new_full((1,), PADDING)) != 0
+    ids_U = torch.cat([sorted_N.new_full((1,), PADDING), sorted_N[is_new_N]])
+    return ids_U, torch.empty_like(order_N).index_copy_(0, order_N, is_new_N.cumsum(0))
+
+
+def _in_order(x_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers from 0 on in ascending order, equal ones as they came, and the place from which each comes."""
+    if x_N.device.type != "cpu":
+        return torch.sort(x_N, stable=True)
+    bits = len(x_N).bit_length()
+    keys_N = (x_N << bits) + torch.arange(len(x_N))
+    keys_N.numpy().sort()  # ten times as fast as torch's where the processor has AVX-512
+    return keys_N >> bits, keys_N & ((1 << bits) - 1)
+
+
+def sums_of(x_ND: Tensor, place_N: Tensor, places: int) -> Tensor:
+    """For each of so many places the sum of the rows that have it, added up in float32 in their order: [places, D]."""
+    counts = torch.bincount(place_N, minlength=places)
+    return F.embedding_bag(_in_order(place_N)[1], x_ND, counts.cumsum(0) - counts, mode="sum")
 
 
 def filled(ids_U: Tensor) -> Tensor:

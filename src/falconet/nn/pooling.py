@@ -29,7 +29,8 @@ def pool(
         return vectors_XD.sum(0, keepdim=True).expand(len(feature), -1) * 0
     if vectors_XD.shape[0] <= _FEW and torch.is_grad_enabled():
         with torch.autocast(vectors_XD.device.type, enabled=False):
-            return _shares(feature, place_N, vectors_XD.shape[0], pooling, weights_N) @ vectors_XD
+            return _shares(feature, place_N, vectors_XD.shape[0], pooling, weights_N).to(vectors_XD.dtype) @ vectors_XD
+    vectors_XD = vectors_XD.float()
     if weights_N is not None:
         return _weighted(vectors_XD, feature, place_N, pooling, weights_N)
     if isinstance(feature, Ragged):

@@ -8,16 +8,16 @@ Shapes: R rows of the batch, U distinct ids, V of them multiplied here, D width 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from falconet.nn.lookup import filled, rows_of
-
-_BLOCK = 1024  # rows of a batch that need not leave the processor's cache
+from falconet.nn.lookup import filled, rows_of, sums_of
 
 
 class Visit(Protocol):
@@ -98,38 +98,40 @@ class _Project(torch.autograd.Function):
         return dweight_HD, None, None, None
 
 
-def add_rows(total_RH: Tensor, vectors: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:
-    """`total` (float32, used up) plus, for each of the `vectors` [U, H], those at its `places` [R].
-
-    All at once for a few rows at a time; gradients are added up in float32.
-    """
-    if not vectors:
-        return total_RH
-    result: Tensor = _AddRows.apply(total_RH, places, *vectors)  # type: ignore[no-untyped-call]
+def add_rows(
+    taken: Sequence[tuple[Tensor, Tensor]], beside: Sequence[Tensor], bias_H: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """The sum of what is `taken`, at least once, from vectors [U, H] at a place for each row [R], of what stands
+    `beside` [R, H] and of a bias: [R, H]. All is in type `dtype`, and added up in float32; so are the gradients."""
+    vectors, places = zip(*taken, strict=True)
+    bias = [] if bias_H is None else [bias_H.unsqueeze(0)]
+    parts = [x.to(dtype) for x in (*vectors, *beside, *bias)]
+    result: Tensor = _AddRows.apply(places, bool(bias), *parts)  # type: ignore[no-untyped-call]
     return result
 
 
 class _AddRows(torch.autograd.Function):
+    """A row of the sum adds up some of the rows of all parts, which stand one below the other."""
+
     @staticmethod
-    def forward(ctx: Any, total_RH: Tensor, places: Sequence[Tensor], *vectors: Tensor) -> Tensor:
-        ctx.places = places
-        ctx.like = [(len(x), x.dtype) for x in vectors]
-        ctx.mark_dirty(total_RH)
-        size = max(len(total_RH), 1) if total_RH.is_cuda else _BLOCK
-        cut = [torch.split(total_RH, size), *(torch.split(place_R, size) for place_R in places)]
-        for total, *some in zip(*cut, strict=True):
-            for x, place in zip(vectors, some, strict=True):
-                total += x.index_select(0, place)
-        return total_RH
+    def forward(ctx: Any, places: Sequence[Tensor], has_bias: bool, *parts: Tensor) -> Tensor:
+        ctx.places, ctx.has_bias, ctx.lengths = places, has_bias, [len(x) for x in parts]
+        same_R = torch.arange(len(places[0]), device=places[0].device)
+        rows = [*places, *[same_R] * (len(parts) - len(places) - has_bias), *[torch.zeros_like(same_R)] * has_bias]
+        starts = itertools.accumulate(ctx.lengths, initial=0)
+        index_RK = torch.stack([row_R + start for row_R, start in zip(rows, starts, strict=False)], dim=1)
+        return F.embedding_bag(index_RK, torch.cat(parts), mode="sum")
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         (gradient_RH,) = grads
         found: list[Tensor | None] = []
-        for i, (place_R, (rows, dtype)) in enumerate(zip(ctx.places, ctx.like, strict=True)):
-            if not ctx.needs_input_grad[2 + i]:
+        for i, needed in enumerate(ctx.needs_input_grad[2:]):
+            if not needed:
                 found.append(None)
-                continue
-            summed = gradient_RH.new_zeros(rows, gradient_RH.shape[1]).index_add_(0, place_R, gradient_RH)
-            found.append(summed.to(dtype))
-        return gradient_RH, None, *found
+            elif i < len(ctx.places):
+                found.append(sums_of(gradient_RH, ctx.places[i], ctx.lengths[i]))
+            else:
+                is_bias = ctx.has_bias and i == len(ctx.lengths) - 1
+                found.append(gradient_RH.sum(0, keepdim=True) if is_bias else gradient_RH)
+        return None, None, *found

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from falconet.nn.lookup import distinct, filled, rows_of
 from falconet.train.board import Board, Network, Way
-from falconet.train.gradients import RowGradient, add_up
+from falconet.train.gradients import RowGradient, RowSum
 from falconet.train.runtime import Runtime
 
 
@@ -75,7 +75,10 @@ class Exchange:
         return self._way
 
     def add_up(self, mine: Mapping[str, RowGradient]) -> dict[str, RowGradient]:
-        """The sum over all processes of every table's gradient, the same bits on each of them."""
+        """The sum over all processes of every table's gradient, the same bits on each of them.
+
+        It is made when it is used, which is to be before the next exchange but one.
+        """
         if self._runtime.world == 1 or not mine:
             return dict(mine)
         mine = {name: gradient.formed() for name, gradient in mine.items()}
@@ -97,7 +100,7 @@ class Exchange:
             found = _tables(one, some, widths, id_type, self._type_of(is_wide))
             for (name, g), (ids_U, values_UD) in zip(mine.items(), found, strict=True):
                 parts[name].append(RowGradient(g.rows, ids_U.long(), values_UD))
-        return {name: add_up(some) for name, some in parts.items()}
+        return {name: RowSum.of(some) for name, some in parts.items()}
 
     def _type_of(self, wide: int) -> torch.dtype:
         """In which type a process's values travel: what has no more digits than bfloat16 needs none."""
@@ -122,7 +125,7 @@ class Exchange:
         """
         values = self.send_back(route, values_UD, torch.bfloat16 if narrow else self._dtype)
         parts = zip(torch.split(route.asked, route.take), values, strict=True)
-        return add_up([RowGradient(layout.rows, some_ids.long(), some_values) for some_ids, some_values in parts])
+        return RowSum.of([RowGradient(layout.rows, some_ids.long(), some_values) for some_ids, some_values in parts])
 
     def visit(self, layout: Layout, held: Tensor, ids_U: Tensor) -> Dealt:
         """The rows of some ids, padding first, to be multiplied where they lie. `held`: those held here."""
@@ -156,7 +159,7 @@ class Dealt:
 
     def __init__(self, exchange: Exchange, route: Route, held: Tensor) -> None:
         self._exchange, self._route, self._held = exchange, route, held
-        ids, places = distinct(route.asked.long() + 1, len(held) + 1)  # 0 is there a row, and not padding
+        ids, places = distinct(route.asked.long() + 1)  # 0 is there a row, and not padding
         self.ids, self._asked = ids[1:] - 1, places - 1
 
     def rows(self, dtype: torch.dtype) -> Tensor:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _BLOCK = 1 << 19  # numbers
-_SUMS = 1 << 17  # numbers that several parts are added up to
+_SUMS = 1 << 17  # numbers of sums
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,13 @@ class RowGradient:
 
     def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """The gradient a few rows at a time, so that what is made of them need not leave the processor's cache: which
-        rows, their gradient [u, D], and the sum of its squares [u], float32."""
+        rows, their gradient [u, D], and the sum of its squares [u], both in float32."""
         for rows, some in self.parts():
+            some = some.float()
             yield rows, some, _squares(some) if self.known_squares is None else self.known_squares[rows]
 
     def parts(self) -> Iterator[tuple[slice, Tensor]]:
-        """The same without the squares."""
+        """The same without the squares, in the type of the values."""
         size = len(self.values) if self.values.is_cuda else max(_BLOCK // self.width, 1)
         for start in range(0, len(self.values), max(size, 1)):
             rows = slice(start, start + size)
@@ -70,6 +71,50 @@ class RowGradient:
         return replace(self, values=values_UD, layer=None)
 
 
+@dataclass(frozen=True)
+class RowSum(RowGradient):
+    """The sum of several gradients, made when it is used: a few rows at a time, in float32. `values` are none, [0, D].
+
+    `pieces`: of each, the places [P] of its rows among the ids, ascending, and their values [P, D].
+    """
+
+    pieces: Sequence[tuple[Tensor, Tensor]] = ()
+
+    @classmethod
+    def of(cls, parts: Sequence[RowGradient]) -> RowSum:
+        """That of several, in their order."""
+        parts = [part.formed() for part in parts]
+        rows, device = parts[0].rows, parts[0].ids.device
+        seen_V = torch.zeros(rows, dtype=torch.bool, device=device)
+        for part in parts:
+            seen_V.index_fill_(0, part.ids, True)
+        ids_U = seen_V.nonzero().squeeze(1)
+        place_V = torch.empty(rows, dtype=torch.int64, device=device)
+        place_V.index_copy_(0, ids_U, torch.arange(len(ids_U), device=device))
+        pieces = [(place_V.index_select(0, part.ids), part.values) for part in parts]
+        return cls(rows, ids_U, parts[0].values[:0], pieces=pieces)
+
+    def parts(self) -> Iterator[tuple[slice, Tensor]]:
+        count = len(self.ids)
+        size = max(count if self.ids.is_cuda else _SUMS // self.width, 1)
+        starts = torch.arange(0, count + size, size, device=self.ids.device)
+        ends = [torch.searchsorted(places, starts).tolist() for places, _ in self.pieces]
+        room_UD = self.values.new_empty(min(size, count), self.width, dtype=torch.float32)
+        for i, start in enumerate(range(0, count, size)):
+            sum_UD = room_UD[: min(size, count - start)].zero_()
+            for (places, values), end in zip(self.pieces, ends, strict=True):
+                these = slice(end[i], end[i + 1])  # distinct, so that each addition has one order
+                sum_UD.index_add_(0, places[these] - start, values[these].float())
+            yield slice(start, start + len(sum_UD)), sum_UD
+
+    def formed(self) -> RowGradient:
+        values_UD = self.values.new_empty(len(self.ids), self.width, dtype=torch.float32)
+        squares_U = self.values.new_empty(len(self.ids), dtype=torch.float32)
+        for rows, some_UD, some_U in self.blocks():
+            values_UD[rows], squares_U[rows] = some_UD, some_U
+        return RowGradient(self.rows, self.ids, values_UD, known_squares=squares_U)
+
+
 def add_up(parts: Sequence[RowGradient]) -> RowGradient:
     """One gradient from several: the values of an id are added in the order of the parts, on every device."""
     if len(parts) == 1:
@@ -78,26 +123,7 @@ def add_up(parts: Sequence[RowGradient]) -> RowGradient:
     if layer is not None and all(part.layer is not None and torch.equal(part.layer, layer) for part in parts):
         total = add_up([replace(part, layer=None) for part in parts])
         return replace(total, values=total.values.to(parts[0].values), layer=layer, known_squares=None)
-    parts = [part.formed() for part in parts]
-    seen_V = torch.zeros(parts[0].rows, dtype=torch.bool, device=parts[0].ids.device)
-    for part in parts:
-        seen_V.index_fill_(0, part.ids, True)
-    ids_U, width = seen_V.nonzero().squeeze(1), parts[0].values.shape[1]
-    place_V = torch.empty(parts[0].rows, dtype=torch.int64, device=ids_U.device)
-    place_V.index_copy_(0, ids_U, torch.arange(len(ids_U), device=ids_U.device))
-    places = [place_V.index_select(0, part.ids) for part in parts]
-    values_UD = parts[0].values.new_empty(len(ids_U), width, dtype=torch.float32)
-    size = max(len(ids_U) if values_UD.is_cuda else _SUMS // width, 1)
-    starts = torch.arange(0, max(len(ids_U), 1) + size, size, device=ids_U.device)
-    ends = [torch.searchsorted(some, starts).tolist() for some in places]
-    squares = []
-    for i, sum_UD in enumerate(torch.split(values_UD, size)):
-        sum_UD.zero_()
-        for part, some, end in zip(parts, places, ends, strict=True):
-            these = slice(end[i], end[i + 1])  # distinct, so that each addition has one order
-            sum_UD.index_add_(0, some[these] - i * size, part.values[these].float())
-        squares.append(_squares(sum_UD))
-    return RowGradient(parts[0].rows, ids_U, values_UD, known_squares=torch.cat(squares))
+    return RowSum.of(parts).formed()
 
 
 def _through(values_UH: Tensor, layer_HD: Tensor, rows: int) -> Tensor:

@@ -182,8 +182,8 @@ class TableOptimizer:
         """
         read, here, fetched = self._by_table(collected)
         mine = {name: add_up(parts) if parts else self._nothing(name) for name, parts in read.items()}
-        found = self._exchange.add_up({n: gradient for n, gradient in mine.items() if not self.plan[n].is_dealt})
-        found |= self._deliver({n: g for n, g in mine.items() if self.plan[n].is_dealt and n in fetched})
+        found = self._deliver({n: g for n, g in mine.items() if self.plan[n].is_dealt and n in fetched})
+        found |= self._exchange.add_up({n: gradient for n, gradient in mine.items() if not self.plan[n].is_dealt})
         for name, parts in here.items():
             if self.plan[name].is_dealt:
                 parts = [*([found[name]] if name in found else []), *parts]
@@ -285,7 +285,7 @@ class TableOptimizer:
             keys_U = rowwise.keys(placed.size.table, self._seed, number, rows_U)
         for rows, some, squares in gradient.blocks():
             ids_U, squares_U = all_ids[rows], squares.to(values.device)
-            some_UD = some.to(values.device, torch.float32)
+            some_UD = some.to(values.device)
             total += squares_U.sum()
             if scale is not None:
                 some_UD.mul_(scale)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from falconet.train import gradients
-from falconet.train.gradients import RowGradient, add_up
+from falconet.train.gradients import RowGradient, RowSum, add_up
 
 ROWS, WIDTH, HIDDEN = 50, 6, 2
 
@@ -52,3 +52,30 @@ def test_a_gradient_through_a_layer_and_a_plain_one_are_added_up() -> None:
     assert total.layer is None
     product = a.values @ a.layer
     assert torch.allclose(total.values, torch.stack([product[0], product[1] + 1, torch.ones(WIDTH)]), atol=1e-6)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 100])
+def test_a_sum_is_made_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch, rows_at_once: int) -> None:
+    monkeypatch.setattr(gradients, "_SUMS", rows_at_once * WIDTH)
+    some = [[1, 4, 7, 9], [], [4, 9, 30, 31, 44]]
+    parts = [RowGradient(ROWS, torch.tensor(ids).long(), torch.randn(len(ids), WIDTH)) for ids in some]
+    wanted = torch.zeros(ROWS, WIDTH)
+    for part in parts:
+        wanted[part.ids] += part.values
+    total = RowSum.of(parts)
+    assert total.ids.tolist() == [1, 4, 7, 9, 30, 31, 44]
+    found = torch.zeros(ROWS, WIDTH)
+    for rows, sum_UD, squares_U in total.blocks():
+        assert len(sum_UD) <= rows_at_once
+        assert torch.allclose(squares_U, sum_UD.square().sum(1))
+        found[total.ids[rows]] = sum_UD
+        sum_UD.fill_(float("nan"))  # whoever uses a part may use it up
+    assert torch.equal(found, wanted)
+    assert torch.equal(total.formed().values, wanted[total.ids])
+    assert torch.equal(total.squares, total.formed().squares)
+
+
+def test_a_sum_of_nothing_has_no_rows() -> None:
+    total = RowSum.of([RowGradient(ROWS, torch.empty(0).long(), torch.empty(0, WIDTH))] * 2)
+    assert list(total.blocks()) == []
+    assert total.formed().values.shape == (0, WIDTH)

@@ -15,8 +15,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from falconet.batch import Batch, Ragged
+from falconet.cli.main import app
 from falconet.config import to_plain
 from falconet.datasets.synthetic import synthesize
 from falconet.errors import ArtifactError, ColumnNotFoundError, ConfigError, SchemaError
@@ -34,6 +36,7 @@ from falconet.recipe.demo import next_commands
 from falconet.recipe.lock import locked
 from falconet.recipe.run import raw_fingerprint, run, steps
 from falconet.serve.bundle import load_bundle
+from falconet.serve.current import bundle_folder
 from falconet.serve.recommender import Recommender
 
 STEPS = ("prepare", "retriever", "scout", "candidates", "ranker", "evaluate", "bundle")
@@ -295,6 +298,21 @@ def test_the_demo_ends_with_what_to_try_next(finished: Path, monkeypatch: pytest
     known = re.search(r"recommend .*bundle --user (\d+) ", lines[1])
     assert known is not None
     assert Recommender(load_bundle(finished / "bundle")).recommend(int(known[1]), k=1).cold_start is False
+
+
+def test_run_ends_with_where_the_report_is_and_what_to_try_next(
+    recipe: Recipe, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("falconet.cli.recipe._read", lambda *_: recipe)
+    shown = CliRunner().invoke(app, ["run", "any.toml", "--out", str(work)])
+    assert shown.exit_code == 0
+    page, following = shown.stderr.splitlines()[-2:]
+    assert page == f"the same with charts and lists: {work / 'report.html'}"
+    assert (work / "report.html").is_file()
+    command = following.removeprefix("next: falconet ").split("#")[0].split()
+    assert command == ["serve", str(work)]
+    assert bundle_folder(Path(command[1])) == work / "bundle"
+    assert "report.html" not in shown.stdout
 
 
 def test_what_is_served_is_what_was_evaluated(recipe: Recipe, work: Path) -> None:

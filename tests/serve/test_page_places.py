@@ -169,6 +169,21 @@ def test_a_run_has_curves_settings_and_times(page: Page, tmp_path: Path) -> None
     assert page.driver.save_screenshot(str(tmp_path / "runs.png"))
 
 
+def test_no_name_of_a_run_is_cut_off_where_there_is_room(page: Page) -> None:
+    go(page, "runs", "svg")
+    cut = """
+        const select = document.getElementById(arguments[0]), is = select.getBoundingClientRect().width;
+        select.style.width = 'max-content';
+        const wants = select.getBoundingClientRect().width;
+        select.style.width = '';
+        return [wants - is, wants];
+    """
+    for select in ("run-first", "run-second"):
+        over, wants = page.driver.execute_script(cut, select)
+        assert wants > 320  # the names are long
+        assert over <= 0.5
+
+
 def test_two_runs_beside_each_other_show_what_differs(page: Page) -> None:
     go(page, "runs", "svg circle")
     choose(page, "run-second", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -142,6 +143,8 @@ def run(
     it is worse by more than `refresh.margin` it is kept and not made current; the exit code is then 3.
     """
     from falconet.errors import ConfigError
+    from falconet.progress import note
+    from falconet.recipe.demo import COMMAND
     from falconet.recipe.run import run as run_steps
 
     if not refresh:
@@ -150,6 +153,8 @@ def run(
                 raise ConfigError(f"--{name} is for --refresh", hint="falconet run RECIPE --refresh --events …")
         plan = _read(recipe, settings, quiet)
         _show_report(run_steps(plan, out), plan, as_json)
+        note(f"\nthe same with charts and lists: {out / 'report.html'}")
+        note(f"next: {os.environ.get(COMMAND, 'falconet')} serve {out}    # the page, and the HTTP API")
         return
     _refresh(_read(recipe, settings, quiet), out, events or str(out / "events.db"), reload, token, as_json)
 

@@ -124,7 +124,7 @@ def as_rows(events: pl.DataFrame, like: pl.LazyFrame, columns: ColumnsConfig) ->
         pl.col("time").alias(AT),
     ).drop_nulls([columns.user, columns.item])
     if lost := len(events) - len(known):
-        kinds = f"{types[columns.user]} and {types[columns.item]}"
+        kinds = " and ".join(f"`{name}` is {types[name]}" for name in (columns.user, columns.item))
         note(f"{lost:,} of {len(events):,} events have ids that the raw files cannot have ({kinds}): left out")
     known, before = _in_time(known, like, columns), len(known)
     if lost := before - len(known):

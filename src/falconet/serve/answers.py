@@ -1,4 +1,7 @@
-"""What a recommender answers with, as plain values that become JSON."""
+"""What a recommender answers with, as plain values that become JSON.
+
+An answer has many items, and frozen ones take three times as long to make.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from falconet.serve.events import Id
 from falconet.serve.stages import Stage
 
 
-@dataclass(frozen=True)
+@dataclass
 class Item:
     """An item as people see it. `attributes` are plain values, such as genres."""
 
@@ -18,7 +21,7 @@ class Item:
     attributes: dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass
 class SimilarItem(Item):
     """An item near another; `similarity`, from -1 to 1, is the cosine of their vectors.
 
@@ -53,7 +56,7 @@ class Closer:
     candidates: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Named:
     """What one of several retrievers says of an item: its score, and its place in the list, None where it has none."""
 
@@ -61,7 +64,7 @@ class Named:
     rank: int | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class RecommendedItem(Item):
     """One recommendation. Ranks count from 1; `score` is the ranker's probability, without a ranker the retriever's.
 
@@ -80,7 +83,7 @@ class RecommendedItem(Item):
     retrievers: dict[str, Named]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Met:
     """An item of the history that was used. `type` is that of its last event, or "training"."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -217,7 +218,7 @@ class Engine:
         allowed = queries[0].allowed
         include = None if allowed is None else self.catalogue.codes[allowed]
         k = min(max(self.candidates, queries[0].k), len(self.catalogue))
-        exclude = Ragged.of([sorted(query.exclude) for query in queries])
+        exclude = _lists([query.exclude for query in queries])
         return self.sources.search(users, k, exclude=exclude, include=include)
 
     def _rank(self, user: Batch, found: Found, query: Query) -> list[Place]:
@@ -231,10 +232,11 @@ class Engine:
     ) -> list[Place]:
         """The best k candidates by their final scores; `shown`: as what a score is shown."""
         rows_K = self.catalogue.rows(found.codes[0])
-        rows, first, final = rows_K.tolist(), found.scores[0].tolist(), final_K.tolist()
+        order = self._order(final_K, rows_K, query)
+        rows, first, final = (x_K.numpy().take(order).tolist() for x_K in (rows_K, found.scores[0], final_K))
         return [
-            Place(rows[i], first[i], i + 1, shown(final[i]), self._named(found, i))
-            for i in self._order(final_K, rows_K, query)
+            Place(row, score, i + 1, shown(last), self._named(found, i))
+            for i, row, score, last in zip(order, rows, first, final, strict=True)
         ]
 
     def _named(self, found: Found, i: int) -> dict[str, tuple[float, int | None]]:
@@ -273,12 +275,20 @@ class Engine:
         return [Place(int(rows_K[i]), scores[i], i + 1, scores[i]) for i in order]
 
     def _funnel(self, query: Query, retrieved: int, answered: int) -> dict[str, int]:
-        known = [row for code in query.exclude if (row := self.catalogue.row_of_code(code)) is not None]
+        rows = map(self.catalogue.row_of_code, query.exclude)
+        known = [row for row in rows if row is not None]
         if query.allowed is None:
             allowed = len(self.catalogue) - len(known)
         else:
             allowed = int(query.allowed.sum()) - int(query.allowed[known].sum())
         return {"catalogue": len(self.catalogue), "allowed": allowed, "retrieved": retrieved, "answered": answered}
+
+
+def _lists(sets: Sequence[frozenset[int]]) -> Ragged:
+    """The codes of each set, ascending."""
+    lists = [np.sort(np.fromiter(codes, np.int64, len(codes))) for codes in sets]
+    offsets = np.cumsum([0, *map(len, lists)])
+    return Ragged(torch.from_numpy(np.concatenate(lists) if len(lists) != 1 else lists[0]), torch.from_numpy(offsets))
 
 
 class _Watch:

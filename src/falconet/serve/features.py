@@ -79,7 +79,8 @@ class RequestFeatures:
             return []
         column = self._people.features.features[self._histories[0]]
         if isinstance(column, Ragged):
-            codes: list[int] = column[person : person + 1].values.tolist()
+            start, end = column.offsets.numpy()[person : person + 2]
+            codes: list[int] = column.values.numpy()[start:end].tolist()
             return codes
         return [code for code in column[person].tolist() if code != 0]  # 0 pads lists of one length
 

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 
 def best(scores_K: Tensor, k: int) -> list[int]:
     """Places of the best k, best first; equal ones stay in their order."""
-    order: list[int] = torch.sort(scores_K, descending=True, stable=True).indices[:k].tolist()
+    scores = scores_K.numpy()
+    near = np.arange(len(scores))
+    if k < len(scores):
+        near = np.flatnonzero(~(scores < np.partition(scores, len(scores) - k)[len(scores) - k]))
+    order: list[int] = near[np.argsort(-scores[near], kind="stable")][:k].tolist()
     return order
 
 

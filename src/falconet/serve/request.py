@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
 
 from falconet.errors import ConfigError
@@ -103,7 +103,7 @@ class Request:
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has."""
-        plain = asdict(self)
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
         for name in ("history", "exclude_ids", "include_ids", "exclude_seen"):
             if not isinstance(plain[name], bool) and plain[name] is not None:
                 plain[name] = list(plain[name])

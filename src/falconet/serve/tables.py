@@ -80,6 +80,10 @@ def _beyond(array: pa.ChunkedArray) -> bool:
     return largest is not None and largest >= 2**63
 
 
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 class Catalogue:
     """items.parquet: one row per item, by ascending code."""
 
@@ -106,7 +110,8 @@ class Catalogue:
         self.counts: Sequence[int] = self.table.column("count").to_pylist()
         self._folded = [title.casefold() for title in self.titles]
         self._codes: list[int] = self.codes.tolist()
-        self._shown = [name for name in self.table.column_names if name.startswith(SHOW)]
+        shown = [name for name in self.table.column_names if name.startswith(SHOW)]
+        self._attributes = {name.removeprefix(SHOW): _whole(self.table.column(name)) for name in shown}
 
     def __len__(self) -> int:
         return len(self._codes)
@@ -128,12 +133,13 @@ class Catalogue:
     @cached_property
     def filters(self) -> Filters:
         """Expressions over what people see of all items: ids, titles, and attributes without the prefix."""
-        shown = {name.removeprefix(SHOW): self.table.column(name) for name in self._shown}
-        return Filters({**shown, "item_id": self.table.column("item_id"), "title": self.table.column("title")})
+        return Filters(
+            {**self._attributes, "item_id": self.table.column("item_id"), "title": self.table.column("title")}
+        )
 
     def attributes(self, row: int) -> dict[str, Any]:
         """What there is to show of an item beside its title: names without the prefix, plain values."""
-        values = {name.removeprefix(SHOW): self.table.column(name)[row].as_py() for name in self._shown}
+        values = {name: column[row].as_py() for name, column in self._attributes.items()}
         return {name: None if value != value else value for name, value in values.items()}  # NaN is no JSON
 
     def search(self, text: str, limit: int) -> list[int]:

@@ -46,14 +46,12 @@ class Words:
             nearest = list(zip(best.values.tolist(), best.indices.tolist(), strict=True))
         items = []
         for i, place in enumerate(answer.places):
-            reason, because = self._popular(place), None
             if nearest and nearest[i][0] > 0:
                 row, kind = past[nearest[i][1]]
-                verb = _VERBS.get(kind, self._verb)
-                reason, because = (
-                    f"Because you {verb} {self._catalogue.titles[row]}",
-                    self._catalogue.ids.values[row],
-                )
+                because = self._catalogue.ids.values[row]
+                reason = f"Because you {_VERBS.get(kind, self._verb)} {self._catalogue.titles[row]}"
+            else:
+                because, reason = None, self._popular(place)
             scores = (place.retriever_score, place.retriever_rank, place.score)
             named = {name: Named(*said) for name, said in place.named.items()} if explain else {}
             items.append(RecommendedItem(*self.item(place.row), *scores, i + 1, answer.source, reason, because, named))

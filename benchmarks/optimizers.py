@@ -3,9 +3,9 @@
     python benchmarks/optimizers.py [--ratings FILE] [--ways WAY ...] [--seeds N] [--work FOLDER] [--quick] [--json]
 
 A way is `notebook` (dense gradients, Adam at .01 for all, float32, in plain PyTorch), or settings of a TrainConfig, as
-in `table_optimizer=lazy_adam,table_learning_rate=0.005`; `default` is none. Unless a way says otherwise both rates are
-.01. For a seed all ways start from the same weights and see the same batches, so ways are compared by the mean over
-seeds of their differences, with its standard error.
+in `table_optimizer=lazy_adam,table_learning_rate=0.005`; `default` is none. Unless a way says otherwise its rates are
+those of benchmarks/train.py, .015 for layers and .02 for tables. For a seed all ways start from the same weights and
+see the same batches, so ways are compared by the mean over seeds of their differences, with its standard error.
 
 One run ends on a single step, and the error moves by some .003 within a few steps. `end` is the error after the last
 step of an epoch, `late` the mean of those 8 and 4 steps before the end and at the end, which is less a matter of luck.

@@ -14,7 +14,7 @@ import torch
 
 from falconet import ops
 from falconet.etl.dataset import Dataset
-from falconet.etl.workflow import Workflow
+from falconet.etl.workflow import FittedWorkflow, Workflow
 from falconet.models.base import MODELS
 from falconet.models.store import save_model
 from falconet.retrieval.candidates import CandidateRows
@@ -45,8 +45,10 @@ class World:
         return _codes([item for met in self.seen.values() for item in met])
 
 
-def make_world(folder: Path, *, strings: bool = False, ranker: bool = True, bundle: bool = True) -> World:
-    """Ids are strings, or numbers above 2^31."""
+def make_world(
+    folder: Path, *, strings: bool = False, ranker: bool = True, bundle: bool = True, moment: bool = False
+) -> World:
+    """Ids are strings, or numbers above 2^31. `moment`: the ranker reads device, hour, holiday and time of an event."""
     items: list[int | str] = [f"item-{i:02d}" if strings else 3_000_000_000 + 7 * i for i in range(ITEMS)]
     users: list[int | str] = [f"user-{u:02d}" if strings else 5_000_000_000 + u for u in range(USERS)]
     # User u meets every (1 + u % 3)th item from 2u on; the first users meet few, so everybody differs.
@@ -58,7 +60,7 @@ def make_world(folder: Path, *, strings: bool = False, ranker: bool = True, bund
     del seen[users[-1]][-3:]
     seen[users[0]] += [item for item in items[-3:] if item not in seen[users[0]]]
     world = World(folder, items, users, seen)
-    _write_features(world)
+    _write_features(world, moment)
     _write_models(world, ranker)
     if bundle:
         build_world_bundle(world, world.bundle, ranker=ranker)
@@ -142,7 +144,7 @@ def _genres(i: int) -> list[int]:
     return [i % 4] if i % 3 else [i % 4, (i + 1) % 4]
 
 
-def _write_features(world: World) -> None:
+def _write_features(world: World, moment: bool) -> None:
     item_schema, user_schema = _schemas(world)
     codes = world.item_codes
     user_codes = _codes([user for user, met in world.seen.items() for _ in met])
@@ -179,13 +181,30 @@ def _write_features(world: World) -> None:
             "rating": [float(j % 5) for met in world.seen.values() for j in range(len(met))],
         }
     )
+    if moment:
+        for name, values in _moments(raw.num_rows).items():
+            raw = raw.append_column(name, values)
     pq.write_table(raw, world.folder / "raw.parquet")
     outputs = (
         (["user"] >> ops.Categorify() >> ops.AddTags(tags=("user", "id")))
         + (["item"] >> ops.Categorify() >> ops.AddTags(tags=("item", "id")))
         + (["rating"] >> ops.AddTags(tags=("target", "regression")))
     )
+    if moment:
+        context = ops.AddTags(tags=("context",))
+        number = ops.AddTags(tags=("context", "continuous"))
+        outputs += (["device", "holiday"] >> ops.Categorify() >> context) + (["hour"] >> number)
+        outputs += ["at"] >> ops.CyclicTime(parts=("hour",)) >> number
     Workflow(outputs).fit(Dataset(world.folder / "raw.parquet")).save(world.folder / "workflow")
+
+
+def _moments(rows: int) -> dict[str, pa.Array]:
+    return {
+        "device": pa.array([("tv", "tv", "phone", "tablet")[i % 4] for i in range(rows)]),
+        "holiday": pa.array([i % 5 == 0 for i in range(rows)]),
+        "hour": pa.array([float(i % 24) for i in range(rows)], pa.float32()),
+        "at": pa.array([i * 5_000_000_000 for i in range(rows)], pa.timestamp("us")),
+    }
 
 
 def _write_models(world: World, ranker: bool) -> None:
@@ -198,6 +217,7 @@ def _write_models(world: World, ranker: bool) -> None:
             parameter.normal_()
     save_model(retriever, world.folder / "retriever")
     if ranker:
-        rows = CandidateRows(tagged, Catalogue(world.folder / "items", "item").features)
+        context = FittedWorkflow.load(world.folder / "workflow").schema.select(Tag.CONTEXT)
+        rows = CandidateRows(tagged + context, Catalogue(world.folder / "items", "item").features)
         taken = Column(name="taken", dtype="float32", nullable=False, tags=frozenset({Tag.TARGET, Tag.BINARY}))
         save_model(MODELS["MLP"].from_schema(Schema((*rows.schema, taken))), world.folder / "ranker")

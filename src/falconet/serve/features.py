@@ -15,10 +15,12 @@ from falconet.columns import tensor_type
 from falconet.errors import DataError, SchemaError
 from falconet.etl.online import Online
 from falconet.etl.rejoin import joined_table, without_joins
+from falconet.etl.types import polars_type
 from falconet.etl.workflow import FittedWorkflow
 from falconet.models.closed_form import SEEN
 from falconet.schema import Column, Schema, Tag
 from falconet.serve.events import Id
+from falconet.serve.moment import Moment, moment_of
 from falconet.serve.request import Value
 from falconet.serve.said import as_values, fits
 from falconet.serve.tables import UNKNOWN, People
@@ -65,8 +67,10 @@ class RequestFeatures:
                 self._given = without_joins(side, user).online()
             except SchemaError:  # a table's column and one of the moment have one name: which would be meant?
                 self._known = None
-        self._context = workflow.prune(outputs=context.names).online() if len(context) else None
+        self._moments = workflow.prune(outputs=context.names) if len(context) else None
+        self._context = None if self._moments is None else self._moments.online()
         self._context_schema = context
+        self._times = () if self._moments is None else _times(self._moments)
 
     @property
     def uses_history(self) -> bool:
@@ -121,9 +125,12 @@ class RequestFeatures:
 
     def _moment(self, online: Online, context: Mapping[str, Value]) -> dict[str, Feature]:
         """The context columns of a moment; what a request does not say is missing."""
-        raw = {name: context.get(name) for name in online.input_columns}
+        raw: dict[str, Any] = {name: context.get(name) for name in online.input_columns}
         try:
-            values = online(raw)
+            times = {
+                name: as_values([raw[name]], dtype)[0] for name, dtype in self._times if isinstance(raw[name], str)
+            }
+            values = online(raw | times)
             rows = {c.name: _row(c, values[c.name]) for c in self._context_schema}
         except (DataError, TypeError, ValueError, OverflowError, RuntimeError) as error:  # torch: a number too large
             reason = error.args[0] if isinstance(error, DataError) else error
@@ -132,6 +139,12 @@ class RequestFeatures:
             if not _is_finite(row):
                 raise DataError(f"`context` {raw} makes `{name}` infinite", hint=_AS_IN_TRAINING)
         return rows
+
+    @cached_property
+    def moments(self) -> list[Moment]:
+        """What a request may say of the moment: the raw columns that models read something of."""
+        side = self._moments
+        return [] if side is None else [moment_of(side, name) for name in side.input_columns]
 
     @property
     def columns(self) -> dict[str, pl.DataType]:
@@ -177,6 +190,12 @@ class RequestFeatures:
         if not fits and self._user in self._own:
             values = {**values, self._user: UNKNOWN}  # nobody at all, or an id that this data cannot have
         return {c.name: _row(c, values[c.name]) for c in self._own}
+
+
+def _times(side: FittedWorkflow) -> tuple[tuple[str, pl.DataType], ...]:
+    """The raw columns that hold dates or times, which come as text."""
+    types = ((name, polars_type(column)) for name, column in side.inputs.items())
+    return tuple((name, dtype) for name, dtype in types if isinstance(dtype, (pl.Date, pl.Datetime)))
 
 
 def _is_finite(row: Feature) -> bool:

@@ -6,7 +6,7 @@ import copy
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from itertools import islice
 from pathlib import Path
@@ -445,6 +445,7 @@ class Recommender:
             "candidates": self.bundle.config.candidates,
             "data": extra["data"],
             "verb": self.bundle.config.verb,
+            "context": [asdict(one) for one in self._engine.features.moments],
         }
 
 

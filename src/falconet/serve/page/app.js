@@ -6,6 +6,7 @@ import { openData } from "./data.js";
 import { byId, day, hideAlert, number, showAlert } from "./dom.js";
 import { refresh } from "./list.js";
 import { closeLive, openLive, startLive } from "./live.js";
+import { showMoment } from "./moment.js";
 import { showSamples, showStart, startPeople } from "./people.js";
 import { openRuns } from "./runs.js";
 import { state } from "./state.js";
@@ -41,6 +42,7 @@ async function load() {
     tell(version);
     showStart(start);
     showSamples(users.samples);
+    showMoment(version.context);
     loaded = true;
     hideAlert();
   } catch (error) {

@@ -2,7 +2,7 @@
 
 export const state = {
   mode: "visitor", session: newSession(), user: null, picked: new Set(),
-  shown: new Map(), retrieved: 0, asked: 0, filter: "", sideBySide: false,
+  shown: new Map(), retrieved: 0, asked: 0, filter: "", context: {}, sideBySide: false,
   verb: "chose", ranker: null, items: 0, beside: null, bundle: "",
 };
 

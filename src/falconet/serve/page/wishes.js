@@ -1,4 +1,4 @@
-// What a person may ask for beside the list: how many, a filter with its count, a more varied list.
+// What a person may ask for beside the list: how many, a filter with its count, a more varied list, another moment.
 
 import { call } from "./call.js";
 import { byId, number } from "./dom.js";
@@ -11,6 +11,7 @@ const FILTER_WAIT = 220; // milliseconds after the last letter
 export function wished() {
   const body = { ...person(), k: Number(byId("k").value) };
   if (state.filter) body.filter = state.filter;
+  if (Object.keys(state.context).length) body.context = { ...state.context };
   const diversity = Number(byId("diversity").value);
   return diversity ? { ...body, diversity } : body;
 }

@@ -8,6 +8,7 @@ import uuid
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Header, Response
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 
@@ -37,7 +38,7 @@ from falconet.serve.http.bodies import (
 )
 from falconet.serve.http.guard import Guard, Log
 from falconet.serve.http.page import add_page
-from falconet.serve.http.quick import QuickRoute
+from falconet.serve.http.quick import QuickCalls
 from falconet.serve.http.replies import add_errors, add_outages, answer, error_reply
 from falconet.serve.live import Live
 from falconet.serve.metrics import Metrics
@@ -74,17 +75,18 @@ def create_app(
         redoc_url=None,
     )
     live = Live(serving)
-    app.add_middleware(Guard, at_once=at_once, log=log, live=live)
+    calls = QuickCalls()
+    app.add_middleware(Guard, at_once=at_once, calls=calls, log=log, live=live)
     add_errors(app)
     store = serving.recommender.store  # a reload keeps it
     add_outages(app, () if store is None else store.outages)
-    app.router.route_class = QuickRoute
+    add_page(app, serving, live)
     counters = _Counters(serving, live)
-    _add_recommendations(app, serving, counters)  # first: what is asked most is found soonest
+    _add_recommendations(app, serving, counters)
     _add_lookups(app, serving)
     _add_admin(app, serving, token)
     _add_health(app, serving, counters)
-    add_page(app, serving, live)
+    calls.learn(app)
     return app
 
 
@@ -101,13 +103,18 @@ class _Counters:
         except ConfigError as error:
             self.why_not = error
 
-    def answered(self, said: Recommendation, k: int | None = None) -> Recommendation:
-        self.live.answered(said)
-        for stage in said.degraded:
-            self.degraded.count(stage)
-        if self.metrics is not None:
-            self.metrics.answered(said, k)
-        return said
+    def counted(self, *asked: tuple[Recommendation, int | None]) -> BackgroundTask:
+        """Count answers, and how many items each was asked for, once who asked has them."""
+
+        async def count() -> None:
+            for said, k in asked:
+                self.live.answered(said)
+                for stage in said.degraded:
+                    self.degraded.count(stage)
+                if self.metrics is not None:
+                    self.metrics.answered(said, k)
+
+        return BackgroundTask(count)
 
     def took_in(self, accepted: int, duplicates: int, rejected: int) -> None:
         self.live.took_in(accepted, duplicates, rejected)
@@ -117,27 +124,31 @@ class _Counters:
 
 def _add_recommendations(app: FastAPI, serving: Serving, counters: _Counters) -> None:
     def recommend_one(request: RecommendIn) -> Recommendation:
-        return counters.answered(serving.recommender.recommend(**request.model_dump()), request.k)
+        return serving.recommender.recommend(**request.model_dump())
 
     @app.post("/v1/recommend", response_model=RecommendOut)
     def recommend(request: RecommendIn) -> Response:
         """The best items for somebody. Unknown people get what is popular, with `cold_start` set."""
-        return answer(recommend_one(request))
+        said = recommend_one(request)
+        return answer(said, then=counters.counted((said, request.k)))
 
     @app.post("/v1/recommend/next", response_model=RecommendOut)
     def next_page(request: NextIn) -> Response:
         """More items for an answer, none of which its pages have shown; what happened since is known."""
-        return answer(counters.answered(serving.recommender.next(request.recommendation_id, request.k)))
+        said = serving.recommender.next(request.recommendation_id, request.k)
+        return answer(said, then=counters.counted((said, None)))
 
     @app.post("/v1/recommend/batch", response_model=list[RecommendOut])
     def batch(request: BatchIn) -> Response:
         """The answers to several requests, in their order."""
-        return answer([recommend_one(one) for one in request.requests])
+        said = [recommend_one(one) for one in request.requests]
+        return answer(said, then=counters.counted(*zip(said, (one.k for one in request.requests), strict=True)))
 
     @app.post("/v1/rank", response_model=RecommendOut)
     def rank(request: RankIn) -> Response:
         """The given items in the order that suits somebody, with their scores."""
-        return answer(counters.answered(serving.recommender.rank(**request.model_dump())))
+        said = serving.recommender.rank(**request.model_dump())
+        return answer(said, then=counters.counted((said, None)))
 
     @app.post("/v1/events", response_model=EventsOut)
     def events(request: EventsIn) -> Response:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from falconet.serve.http.bodies import MAX_BODY
+from falconet.serve.http.quick import QuickCalls
 from falconet.serve.http.replies import HEADERS, error_reply
 from falconet.serve.live import Live
 
@@ -29,10 +30,13 @@ class Guard:
 
     Every answer has the security headers and an `x-request-id`, the caller's own where it sent one. `log` gets a line
     for each: time, id, method, path, status, milliseconds. `live` counts the calls of the API, the page's own apart.
+    What `calls` answers does not pass through the application.
     """
 
-    def __init__(self, app: ASGIApp, at_once: int, log: Log | None = None, live: Live | None = None) -> None:
-        self._app, self._at_once, self._log, self._live = app, at_once, log, live
+    def __init__(
+        self, app: ASGIApp, at_once: int, calls: QuickCalls, log: Log | None = None, live: Live | None = None
+    ) -> None:
+        self._app, self._at_once, self._calls, self._log, self._live = app, at_once, calls, log, live
         self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,6 +90,9 @@ class Guard:
             if len(body) > MAX_BODY:
                 await error_reply(413, f"the body has more than {MAX_BODY:,} bytes")(scope, receive, send)
                 return
+        if (reply := await self._calls.reply(scope, body)) is not None:
+            await reply(scope, receive, send)
+            return
         parts: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def replay() -> Message:

@@ -7,49 +7,69 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from inspect import iscoroutinefunction
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.types import Scope
 
 R = TypeVar("R")
 
 _THREADS = 40  # calls at once
 
 
-class QuickRoute(APIRoute):
-    """A route as FastAPI has it, with the short way where the call takes a body and nothing else."""
+class QuickCalls:
+    """The calls of an application that take a body and nothing else, by their path. `learn` them when all are there."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler of a request; a body that does not fit goes FastAPI's way, which refuses it."""
-        whole, call, body = super().get_route_handler(), self.endpoint, self._only_body()
-        if body is None:
-            return whole
+    def __init__(self) -> None:
+        self._calls: dict[str, tuple[type[BaseModel], Callable[[Any], Response]]] = {}
+        self._handlers: Mapping[Any, Callable[..., Any]] = {}
+        self._threads = Threads()
 
-        async def quick(request: Request) -> Response:
-            if request.headers.get("content-type") != "application/json":
-                return await whole(request)
-            try:
-                asked = body.model_validate_json(await request.body())
-            except ValidationError:
-                return await whole(request)
-            return await _threads.run(lambda: call(asked))
+    def learn(self, app: FastAPI) -> None:
+        """Take over the calls of an application, and what it answers to their errors."""
+        self._handlers = app.exception_handlers
+        for route in app.routes:
+            if isinstance(route, APIRoute) and route.methods == {"POST"} and (body := _only_body(route)) is not None:
+                self._calls[route.path] = body, route.endpoint
 
-        return quick
+    async def reply(self, scope: Scope, body: bytes) -> Response | None:
+        """The answer to a request; None where the application must look at it: another call, or a body that is wrong.
 
-    def _only_body(self) -> type[BaseModel] | None:
-        """The model of the body, for a function that takes it and nothing else and is no coroutine."""
-        needs = self.dependant
-        others = (needs.path_params, needs.query_params, needs.header_params, needs.cookie_params, needs.dependencies)
-        if len(needs.body_params) != 1 or any(others) or iscoroutinefunction(self.endpoint):
+        Raises what a call raises that the application has no answer to.
+        """
+        known = self._calls.get(scope["path"]) if scope["method"] == "POST" else None
+        if known is None or (b"content-type", b"application/json") not in scope["headers"]:
             return None
-        found = needs.body_params[0].field_info.annotation
-        return found if isinstance(found, type) and issubclass(found, BaseModel) else None
+        model, call = known
+        try:
+            asked = model.model_validate_json(body)
+        except ValidationError:
+            return None
+        try:
+            return await self._threads.run(lambda: call(asked))
+        except Exception as error:
+            answers = (self._handlers.get(kind) for kind in type(error).__mro__ if kind is not Exception)
+            told = next((one for one in answers if one is not None), None)
+            if told is None:
+                raise
+            reply: Response = told(Request(scope), error)
+            return reply
+
+
+def _only_body(route: APIRoute) -> type[BaseModel] | None:
+    """The model of the body, for a function that takes it and nothing else and is no coroutine."""
+    needs = route.dependant
+    others = (needs.path_params, needs.query_params, needs.header_params, needs.cookie_params, needs.dependencies)
+    if len(needs.body_params) != 1 or any(others) or iscoroutinefunction(route.endpoint):
+        return None
+    found = needs.body_params[0].field_info.annotation
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
 
 
 class Threads:
@@ -95,6 +115,3 @@ class Threads:
 def _tell(done: asyncio.Future[R], said: R) -> None:
     if not done.cancelled():
         done.set_result(said)
-
-
-_threads = Threads()

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 
 from falconet.errors import ConfigError, DataError, FalconetError
@@ -75,14 +76,17 @@ def _field(mistake: Mapping[str, Any]) -> dict[str, str]:
     return {"field": ".".join(str(part) for part in location[1:]) or str(location[0]), "message": message}
 
 
-def answer(content: Any, status: int = 200) -> Response:
-    """Plain values and our dataclasses as JSON. Not FastAPI's encoder, which would check every value again."""
+def answer(content: Any, status: int = 200, *, then: BackgroundTask | None = None) -> Response:
+    """Plain values and our dataclasses as JSON; `then` is done once it is sent.
+
+    Not FastAPI's encoder, which would check every value again.
+    """
     try:
         body = orjson.dumps(content, default=str, option=_AS_JSON)
     except orjson.JSONEncodeError:  # numbers beyond 64 bits and halves of characters, which callers may have sent
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_plain)
         body = text.encode(errors="replace")
-    return Response(body, status_code=status, media_type="application/json")
+    return Response(body, status_code=status, media_type="application/json", background=then)
 
 
 def _plain(value: Any) -> Any:

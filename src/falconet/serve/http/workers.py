@@ -73,6 +73,7 @@ def answer(
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nobody asks where a request came from
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     server = Server(config)

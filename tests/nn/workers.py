@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from falconet.batch import Batch
 from falconet.models import TwoTower
-from falconet.nn import ItemLoss, ItemLossConfig
+from falconet.nn import BatchNorm, ItemLoss, ItemLossConfig
+from falconet.nn.folded import normalised_linear
 from falconet.testing.models import EXAMPLE, example_batch
 from falconet.train.runtime import Runtime
 
@@ -72,3 +73,29 @@ def of_all(mine: Tensor, share: slice, runtime: Runtime) -> Tensor:
     if runtime.world > 1:
         dist.all_reduce(whole)
     return whole
+
+
+def folded() -> dict[str, Tensor]:
+    """A BatchNorm and a linear layer as one product of 900 rows, of which the first process has 700 where there are
+    two: what comes out, and the gradients of its sum over processes."""
+    torch.set_num_threads(1)
+    with Runtime.start() as runtime:
+        random = torch.Generator().manual_seed(3)
+        x, upstream = (torch.randn(2, 900, 16, generator=random) + 0.5).bfloat16()
+        share = (slice(900), slice(0)) if runtime.world == 1 else (slice(700), slice(700, 900))
+        torch.manual_seed(4)
+        norm, linear = BatchNorm(16), nn.Linear(16, 16)
+        mine = x[share[runtime.rank]].requires_grad_()
+        y = normalised_linear(mine, norm, linear, relu=True)
+        y.backward(upstream[share[runtime.rank]])
+        assert mine.grad is not None
+        found = {
+            name: runtime.sums(p.grad.double())
+            for name, p in [*norm.named_parameters("norm"), *linear.named_parameters("linear")]
+            if p.grad is not None
+        }
+        for name, rows in (("y", y.detach()), ("x", mine.grad)):
+            whole = torch.zeros(900, 16, dtype=torch.float64)
+            whole[share[runtime.rank]] = rows.double()
+            found[name] = runtime.sums(whole)
+        return found

@@ -59,20 +59,29 @@ class BatchNorm(nn.BatchNorm1d):
 
     def _normalise(self, x_BC: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None:
-            return self._by_running(x_BC)
-        follows = self._shift is not None and self._shift[0].requires_grad and torch.is_grad_enabled()
-        above_C = _above_zero(x_BC.detach()) if follows else None
+            return self.by_running(x_BC)
         if not is_shared() and (x_BC.dtype != torch.float32 or x_BC.is_cuda):  # float32 is that of several processes
-            self._leave_shifts(above_C, len(x_BC))
-            return super().forward(x_BC) if len(x_BC) > 1 else self._by_running(x_BC)
-        rows, mean_C, variance_C, above_C = _statistics(x_BC, above_C)
-        self._leave_shifts(above_C, rows)
+            self._leave_shifts(self._above_zero(x_BC), len(x_BC))
+            return super().forward(x_BC) if len(x_BC) > 1 else self.by_running(x_BC)
+        rows, mean_C, variance_C = self.take_in(x_BC)
         if rows < 2:
-            return self._by_running(x_BC)
-        if self.training:
-            self._track(rows, mean_C, variance_C)
+            return self.by_running(x_BC)
         result: Tensor = _Normalise.apply(x_BC, self.weight, self.bias, mean_C, variance_C, rows, self.eps)  # type: ignore[no-untyped-call]
         return result
+
+    def take_in(self, x_BC: Tensor) -> tuple[int, Tensor, Tensor]:
+        """Rows, mean and (biased) variance of the global batch; while it trains, running statistics are moved by them
+        unless there are fewer than 2 rows."""
+        rows, mean_C, variance_C, above_C = _statistics(x_BC, self._above_zero(x_BC))
+        self._leave_shifts(above_C, rows)
+        if rows > 1 and self.training:
+            self._track(rows, mean_C, variance_C)
+        return rows, mean_C, variance_C
+
+    def _above_zero(self, x_BC: Tensor) -> Tensor | None:
+        """Whether a channel is above zero in every row, where that makes a difference: [C]."""
+        follows = self._shift is not None and self._shift[0].requires_grad and torch.is_grad_enabled()
+        return _above_zero(x_BC.detach()) if follows else None
 
     def _leave_shifts(self, above_C: Tensor | None, rows: int) -> None:
         """In the next gradient of the bias in front, have the channels be zero that are above zero in every row."""
@@ -89,7 +98,8 @@ class BatchNorm(nn.BatchNorm1d):
         unfelt_C, self._unfelt = self._unfelt, None
         return gradient_C if unfelt_C is None else gradient_C.masked_fill(unfelt_C, 0)
 
-    def _by_running(self, x_BC: Tensor) -> Tensor:
+    def by_running(self, x_BC: Tensor) -> Tensor:
+        """Normalised by the running statistics."""
         mean_C = x_BC.new_zeros(self.num_features) if self.running_mean is None else self.running_mean
         variance_C = x_BC.new_ones(self.num_features) if self.running_var is None else self.running_var
         return F.batch_norm(x_BC, mean_C, variance_C, self.weight, self.bias, False, 0.0, self.eps)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from falconet.errors import ConfigError
 from falconet.nn.batchnorm import BatchNorm
+from falconet.nn.folded import is_foldable, normalised_linear
 
 Activation = Literal["relu", "gelu", "tanh", "silu"]
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -18,6 +19,22 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "silu": nn.SiLU,
 }
+
+
+class Layers(nn.Sequential):
+    """Layers one after the other; a BatchNorm and what stands behind it is one step where that is faster."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = list(self)
+        while layers:
+            layer, behind = layers.pop(0), layers[0] if layers else None
+            if isinstance(layer, BatchNorm) and isinstance(behind, nn.Linear) and is_foldable(x, layer, behind):
+                relu = len(layers) > 1 and isinstance(layers[1], nn.ReLU)
+                x = normalised_linear(x, layer, behind, relu=relu)
+                del layers[: 1 + relu]
+            else:
+                x = layer(x)
+        return x
 
 
 class MLP(nn.Module):
@@ -62,7 +79,7 @@ class MLP(nn.Module):
                 layers.append(nn.Dropout(dropout))
         if output is not None and hidden:
             layers.append(nn.Linear(hidden[-1], output))
-        self.rest = nn.Sequential(*layers)
+        self.rest = Layers(*layers)
         # Fresh embeddings are small beside torch's random biases, which would leave most units on or off in every row:
         # those that are off never learn; of those that are on, a BatchNorm makes the bias's gradient pure rounding.
         for layer in (self.first, *self.rest):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -146,6 +147,16 @@ def test_the_bundle_tells_of_its_runs_and_its_data(finished: Path, recipe: Recip
 def _counts(work: Path) -> list[tuple[int, int]]:
     table = pq.read_table(work / "features/items/part-00000.parquet", columns=["movieId", "count"])
     return list(zip(table.column("movieId").to_pylist(), table.column("count").to_pylist(), strict=True))
+
+
+def test_the_bundle_tells_of_every_week(finished: Path) -> None:
+    data = json.loads((finished / "bundle/about/data.json").read_bytes())
+    train = pl.read_parquet(finished / "split/train/*.parquet")
+    assert sum(data["weeks"]["all"]) == len(train) == data["interactions"]
+    titles = {item.title: item.item_id for item in Recommender.load(finished / "bundle").search_items(limit=9)}
+    column = read_recipe(DEMO, ["data.path=x"]).columns.item
+    for item in data["weeks"]["items"]:
+        assert sum(item["counts"]) == len(train.filter(pl.col(column) == titles[item["title"]]))
 
 
 def test_a_bundle_without_an_evaluation_gets_its_figures_once_there_is_one(

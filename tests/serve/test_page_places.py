@@ -79,6 +79,9 @@ def about(world: World) -> dict[str, dict[str, Any]]:
             "users": 24, "items": 40, "interactions": 120,
             "popularity": {"curve": [[1, 30], [10, 9], [40, 1]], "half": 7, "top_percent": 0.2, "once": 3},
             "activity": {**HISTOGRAM, "log": True},
+            "weeks": {
+                "from": "2024-01-01", "weeks": 2, "all": [9, 0, 30], "items": [{"title": NASTY, "counts": [1, 0, 7]}],
+            },
             "tables": [{"name": "items", "rows": 40, "columns": [column | shape]}],
             "workflow": {"tried": 100, "passes": 1, "steps": steps, "edges": edges, "outputs": []},
             "same_features": {"rows": 100, "columns": {"user": 0, NASTY: 2}},
@@ -228,6 +231,16 @@ def test_columns_have_what_is_missing_and_how_values_spread(page: Page, tmp_path
     assert "rows · 2.0 ms" in " ".join(page.texts(".graph .cost"))
     assert page.texts("#data .prose") == [f"{NASTY} differs in 2 of 100 rows."]
     assert page.driver.save_screenshot(str(tmp_path / "data.png"))
+
+
+def test_popularity_goes_by_week(page: Page) -> None:
+    go(page, "data", ".weeks svg")
+    assert page.texts(".weeks h4") == [NASTY]
+    assert page.texts(".weeks .hint") == ["at most 7, from 2024-01-29 on"]
+    bars = "[aria-label='Interactions by week'] rect title"
+    assert page.texts(bars) == ["9 from 2024-01-01 on", "0 from 2024-01-15 on", "30 from 2024-01-29 on"]
+    heights = [float(bar.get_attribute("height") or 0) for bar in page.all("[aria-label='Interactions by week'] rect")]
+    assert heights[1] == 0 < heights[0] < heights[2]
 
 
 def test_live_counts_while_somebody_looks(page: Page, site: Site, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from falconet.etl.workflow import FittedWorkflow
 from falconet.evaluation.report import read_report
 from falconet.io.footer import data_files
 from falconet.recipe.config import Recipe
+from falconet.recipe.names import inner_columns
+from falconet.recipe.weeks import by_week
 from falconet.serve.about_data import CHECKED, data_summary, same_features, step_costs
 from falconet.serve.about_runs import run_times, runs_summary
 
@@ -28,7 +30,8 @@ def about(recipe: Recipe, work: Path, *, measured: bool) -> dict[str, dict[str, 
         "runs": runs_summary(folders, read_report(work / "report.json") if measured else None),
         "data": {
             **data_summary(work / "features", workflow, costs),
-            "same_features": same_features(workflow, _some_rows(work / "split/train")),
+            "weeks": by_week(_rows(work / "split/train"), inner_columns(recipe.columns), _titles(work / "features")),
+            "same_features": same_features(workflow, _rows(work / "split/train").head(CHECKED).collect()),
         },
         "times": {
             "built": int(time.time()),
@@ -38,5 +41,10 @@ def about(recipe: Recipe, work: Path, *, measured: bool) -> dict[str, dict[str, 
     }
 
 
-def _some_rows(folder: Path) -> pl.DataFrame:
-    return pl.scan_parquet(list(data_files(folder))).head(CHECKED).collect()
+def _rows(folder: Path) -> pl.LazyFrame:
+    return pl.scan_parquet(list(data_files(folder)))
+
+
+def _titles(features: Path) -> dict[Any, str]:
+    """The titles of the items by their raw ids."""
+    return dict(_rows(features / "items").select("item_id", pl.col("title").cast(pl.String)).collect().iter_rows())

@@ -181,11 +181,17 @@ def _time(like: pl.LazyFrame, name: str) -> pl.Expr:
     if dtype == pl.Date:
         return at.cast(pl.Datetime("us"))
     latest = like.select(pl.col(name).max()).collect().item()
-    for unit in _UNITS.values():
-        if latest is not None and _YEAR * unit <= latest < 230 * _YEAR * unit:
-            scaled = at * (unit // 10**6) if unit >= 10**6 else at // (10**6 // unit)
-            return at / (10**6 / unit) if dtype.is_float() else scaled
-    raise DataError(
-        f"the latest `{name}` of the raw files is {latest}, which is no time since 1970 in {', '.join(_UNITS)}",
-        hint="events cannot be put in order with such times: convert the raw files, and `falconet run` anew",
-    )
+    if (unit := unit_of(latest)) is None:
+        raise DataError(
+            f"the latest `{name}` of the raw files is {latest}, which is no time since 1970 in {', '.join(_UNITS)}",
+            hint="events cannot be put in order with such times: convert the raw files, and `falconet run` anew",
+        )
+    scaled = at * (unit // 10**6) if unit >= 10**6 else at // (10**6 // unit)
+    return at / (10**6 / unit) if dtype.is_float() else scaled
+
+
+def unit_of(latest: float | None) -> int | None:
+    """How many units a second has, of numbers that count since 1970 up to `latest`; None where they can be no times."""
+    if latest is None:
+        return None
+    return next((unit for unit in _UNITS.values() if _YEAR * unit <= latest < 230 * _YEAR * unit), None)

@@ -94,14 +94,14 @@ function line({ name, color, points, best }, x, y, dots) {
   return [stroke, ...circles];
 }
 
-/** A small histogram: {low, high, counts}. */
+/** A small histogram: {low, high, counts}; `whole`: a bar for each number from low to high. */
 export function histogram(of, { label, height = 54, color = "var(--series-1)", format = figure }) {
   const chart = fitted(label, (width) => {
     const most = Math.max(...of.counts), step = width / of.counts.length;
     const bars = of.counts.map((n, i) => {
       const tall = n ? Math.max(1.5, (n / most) * (height - 2)) : 0;
       return draw("rect", { x: (i * step + 0.5).toFixed(2), y: height - tall, width: Math.max(step - 1, 0.5).toFixed(2), height: tall, rx: Math.min(2, step / 4), style: { fill: color } },
-        draw("title", { text: `${figure(n)} between ${format(edge(of, i))} and ${format(edge(of, i + 1))}` }));
+        draw("title", { text: of.whole ? `${figure(n)} from ${format(of.low + i)} on` : `${figure(n)} between ${format(edge(of, i))} and ${format(edge(of, i + 1))}` }));
     });
     return svg(width, height, ...bars, draw("line", { class: "grid", x1: 0, x2: width, y1: height - 0.5, y2: height - 0.5 }));
   });

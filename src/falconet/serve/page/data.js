@@ -15,7 +15,7 @@ export async function openData() {
   }
   const data = bundle.about.data;
   const parts = data
-    ? [summary(bundle, data), spread(data), ...data.tables.map(table), workflow(data.workflow, bundle.about.times?.steps ?? {}), ...checked(data.same_features)]
+    ? [summary(bundle, data), spread(data), ...weekly(data.weeks), ...data.tables.map(table), workflow(data.workflow, bundle.about.times?.steps ?? {}), ...checked(data.same_features)]
     : [nothing("This bundle was built without a summary of its data. A recipe's bundle has one:", "falconet run RECIPE --out work")];
   byId("data").replaceChildren(heading(bundle), ...parts);
 }
@@ -45,6 +45,21 @@ function spread({ popularity, activity }) {
     ? panel("Activity", "how many people met so many items; equal steps are equal ratios", histogram(activity, { label: "Items of a person", height: 180, color: "var(--series-2)" }))
     : null;
   return make("div", { class: "panels" }, curve, people);
+}
+
+/** Bars by the week: of everything, then of the most popular items, each by its own scale. */
+function weekly(weeks) {
+  if (!weeks) return [];
+  const monday = (bar) => new Date(Date.parse(weeks.from) + Math.round(bar) * weeks.weeks * 7 * 86_400_000).toISOString().slice(0, 10);
+  const bars = (counts, options) => histogram({ low: 0, high: counts.length - 1, counts, whole: true }, { format: monday, ...options });
+  const item = ({ title, counts }) => make("article", {}, make("h4", { text: title }), make("p", { class: "hint", text: most(counts, monday) }), bars(counts, { label: `${title} by week` }));
+  const hint = `interactions ${weeks.weeks === 1 ? "a week" : `in ${weeks.weeks} weeks each`}, of all items and of the most popular ones; ${most(weeks.all, monday)}`;
+  return [panel("Popularity by week", hint, bars(weeks.all, { label: "Interactions by week", height: 120, color: "var(--series-2)" }), make("div", { class: "weeks" }, ...weeks.items.map(item)))];
+}
+
+function most(counts, monday) {
+  const top = Math.max(...counts);
+  return `at most ${number(top)}, from ${monday(counts.indexOf(top))} on`;
 }
 
 // ---- columns

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -89,3 +92,22 @@ def test_bytes_are_used_for_large_tables_where_they_are_right_and_faster(monkeyp
     assert Narrow.where_it_pays(vectors) is None  # a wrong product
     monkeypatch.setattr(narrow, "_product", None)
     assert Narrow.where_it_pays(vectors) is None
+
+
+def test_threads_that_search_at_once_make_one_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    index, made = ExactIndex(torch.eye(8), torch.arange(8)), []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(vectors: torch.Tensor) -> None:
+        made.append(vectors)
+        begun.set()
+        assert go_on.wait(20)
+
+    monkeypatch.setattr(Narrow, "where_it_pays", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(index.search, torch.eye(8)[i : i + 1], 1) for i in range(4)]
+        assert begun.wait(20)
+        assert not any(one.done() for one in found)
+        go_on.set()
+        assert [int(one.result()[1]) for one in found] == [0, 1, 2, 3]
+    assert len(made) == 1

@@ -10,6 +10,7 @@ belong to the answer within that bound is a candidate.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,9 @@ from falconet.retrieval.store import load_index, save_index
 
 _BLOCK_NUMBERS = 2**24
 """No tensor of a search holds more numbers than this (unless a single row does)."""
+
+_MAKING = threading.Lock()
+"""Of who makes a first look, which takes memory, and time that is measured: one at once, whatever the index."""
 
 
 class ExactIndex:
@@ -189,9 +193,10 @@ class ExactIndex:
         return best_of(blocks[-1] if len(blocks) < 3 else torch.cat(blocks), near, k)
 
     def _narrowed(self) -> Narrow | None:
-        if self._narrow is None:
-            self._narrow = (Narrow.where_it_pays(self.vectors),)
-        return self._narrow[0]
+        if (made := self._narrow) is None:
+            with _MAKING:
+                made = self._narrow = self._narrow or (Narrow.where_it_pays(self.vectors),)
+        return made[0]
 
     def _error(self, queries_BD: Tensor) -> Tensor:
         """How far a float32 product may be from the score: γ_D·|q|·|v| (Higham 2002, 3.1), with room for roundings."""

@@ -131,6 +131,26 @@ def test_who_asks_while_the_catalogue_is_made_anew_waits_for_it(
     assert new.engine.catalogue.ids.row(900) is not None
 
 
+def test_items_of_which_the_same_is_said_score_alike_in_whatever_order_it_was_said(
+    both: tuple[Recommender, Recommender],
+) -> None:
+    one, other = both
+    tea, coffee = {"kinds": ["tea"], "price": 9.0}, {"kinds": ["coffee"], "price": 1.0}
+    for item, features in ((907, coffee), (903, tea), (3, tea), (901, coffee), (905, tea), (907, tea), (3, {})):
+        one.put_item(item, features=features)
+        other.recommend(4, k=1)  # each change by itself
+    at_once = Recommender(one.bundle, one.store).recommend(4, k=60, exclude_seen=False)
+    found = other.recommend(4, k=60, exclude_seen=False)
+    scores = {item.item_id: (item.retriever_score, item.score) for item in found.items}
+    assert scores == {item.item_id: (item.retriever_score, item.score) for item in at_once.items}
+    assert len(scores) == ITEMS + 4
+    assert scores[903] == scores[905] == scores[907] != scores[901]
+    said_of_none = Recommender(one.bundle).recommend(4, k=60, exclude_seen=False)
+    assert {i.item_id: i.retriever_score for i in said_of_none.items} == {
+        item: first for item, (first, _) in scores.items() if item < ITEMS
+    }
+
+
 def test_what_it_costs_does_not_grow_with_the_catalogue(shop: Path, store: SqliteStore) -> None:
     base = load_bundle(shop)
     grown = GrownBundle(base, store)

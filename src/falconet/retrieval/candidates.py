@@ -91,7 +91,7 @@ class CandidateRows:
             features[column.name] = _take(users.features[column.name], user_of_row)
         for column in self.item_columns:
             features[column.name] = self._of_items(column.name, item_of_row)
-        features |= self._opinions(found, None if bool(there_RK.all()) else there_RK)
+        features |= self._opinions(found, None if places and bool(there_RK.all()) else there_RK)
         history = self._history(users)
         if history is not None:
             features[LENGTH] = history.lengths.float().log1p().index_select(0, user_of_row)
@@ -164,15 +164,15 @@ class CandidateRows:
     def _affinity(self, column: Column, history: Ragged | None, rows: int, user_of_row: Tensor, bag: Ragged) -> Tensor:
         """float32 of [R * K]; 0 without history, or for an item without values. `bag`: the values of every row."""
         assert column.cardinality is not None
-        share_RV = torch.zeros(rows, column.cardinality, device=bag.values.device)
-        if history is not None:
-            seen = self._bag(column, history.values)
-            key = seen.values
-            if rows > 1:
-                user = history.row_of_value().index_select(0, seen.row_of_value())
-                key = user * column.cardinality + key
-            counts = torch.bincount(key, minlength=share_RV.numel()).view_as(share_RV)
-            share_RV = counts.float() / history.lengths.clamp(min=1)[:, None]
+        if history is None:
+            return torch.zeros(len(bag), device=bag.values.device)
+        seen = self._bag(column, history.values)
+        key = seen.values
+        if rows > 1:
+            user = history.row_of_value().index_select(0, seen.row_of_value())
+            key = user * column.cardinality + key
+        counts_RV = torch.bincount(key, minlength=rows * column.cardinality).view(rows, -1)
+        share_RV = counts_RV / history.lengths.clamp(min=1)[:, None]
         place = bag.values.long()
         if rows > 1:
             place = user_of_row.index_select(0, bag.row_of_value()) * column.cardinality + place
@@ -245,12 +245,14 @@ def _standing(scores_RK: Tensor, there_RK: Tensor | None) -> Tensor:
 
     `scores_RK`: 0 for those that are not there.
     """
-    count: Tensor | int = max(scores_RK.shape[1], 1) if there_RK is None else there_RK.sum(1, keepdim=True).clamp(min=1)
     known_RK = scores_RK.double()
-    apart_RK = known_RK - known_RK.sum(1, keepdim=True) / count
-    if there_RK is not None:
-        apart_RK = apart_RK.masked_fill(~there_RK, 0.0)
-    deviation_R1 = (apart_RK.square().sum(1, keepdim=True) / count).sqrt()
+    if there_RK is None:
+        deviation_R1, mean_R1 = torch.std_mean(known_RK, dim=1, correction=0, keepdim=True)
+        apart_RK = known_RK - mean_R1
+    else:
+        count_R1 = there_RK.sum(1, keepdim=True).clamp(min=1)
+        apart_RK = (known_RK - known_RK.sum(1, keepdim=True) / count_R1).masked_fill(~there_RK, 0.0)
+        deviation_R1 = (apart_RK.square().sum(1, keepdim=True) / count_R1).sqrt()
     return torch.where(deviation_R1 > 0, apart_RK / deviation_R1, 0.0).float()
 
 

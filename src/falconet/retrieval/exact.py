@@ -124,9 +124,11 @@ class ExactIndex:
     def _queries(self, queries_BD: Tensor) -> Tensor:
         if queries_BD.dim() != 2 or queries_BD.shape[1] != self.dim:
             raise DataError(f"queries {tuple(queries_BD.shape)} do not fit vectors of width {self.dim}")
-        if not bool(queries_BD.isfinite().all()):
+        queries = queries_BD.detach().to(self.vectors.device, torch.float32)
+        finite = bool(np.isfinite(queries.numpy()).all()) if queries.device.type == "cpu" else queries.isfinite().all()
+        if not finite:
             raise DataError(f"query {int((~queries_BD.isfinite().all(1)).nonzero()[0])} is not finite")
-        return queries_BD.detach().to(self.vectors.device, torch.float32)
+        return queries
 
     def _known(self, codes: Tensor) -> Tensor:
         """The places of the given codes, ascending, each once; those the index does not have are ignored."""
@@ -147,7 +149,7 @@ class ExactIndex:
         hidden = self._place_of.of(none if exclude is None else exclude.values).numpy()
         allowed = None if include is None else self._place_of.of(include).numpy()
         narrow, query_D = self._narrowed(), query_1D[0].numpy()
-        looks: list[Look] = [] if narrow is None else [lambda: narrow.scores(query_D)]
+        looks: list[Look] = [] if narrow is None else [lambda: narrow.scores(query_D)[:2]]
         looks.append(lambda: self._near_one(query_1D))
         scores_k, places_k = search_one(self.vectors.numpy(), query_D, k, looks, hidden, allowed)
         codes_k = np.where(places_k >= 0, self.codes.numpy().take(places_k), -1) if len(self) else places_k

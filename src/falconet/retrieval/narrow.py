@@ -66,25 +66,24 @@ class Narrow:
                 way()
                 taken.append(time.perf_counter() - start)
         exact_N = some_ND.double() @ query_D.double()
-        near_N, error = narrow.scores(query_D.numpy())
-        right = bool(np.all(np.abs(near_N - exact_N.numpy()) <= error))
+        near_N, error, step = narrow.scores(query_D.numpy())
+        right = bool(np.all(np.abs(near_N - exact_N.numpy() / step) <= error))
         return cls(vectors_ND) if right and min(times[0]) * _FASTER < min(times[1]) else None
 
-    def scores(self, query_D: Numbers) -> tuple[Numbers, float]:
-        """Scores [N], and the most that one of them may be off."""
+    def scores(self, query_D: Numbers) -> tuple[Numbers, float, float]:
+        """Scores [N] in steps, the most that one of them may be off, and how large a step is, which is above 0."""
         weights_D = query_D.astype(np.float64)
         wide = float(weights_D[self._wide])
         weights_D *= self._step_D
         step = float(np.abs(weights_D).max()) / _STEPS or 1.0
-        steps_D = (weights_D / step).round()
-        rest = _length(weights_D - step * steps_D) * self._longest
+        weights_D /= step
+        steps_D = weights_D.round()
         product_N1 = _product(self._steps_ND, torch.from_numpy(steps_D.astype(np.int8)).unsqueeze(1))
         scores_N: Numbers = product_N1.numpy().ravel().astype(np.float32)
-        scores_N *= np.float32(step)
-        scores_N += self._wide_N * np.float32(wide)
-        lost = _length(weights_D) * self._off + rest
-        largest = step * _length(steps_D) * self._longest + abs(wide) * self._widest + lost
-        return scores_N, lost + _ROUNDING * largest + _TINY
+        scores_N += self._wide_N * np.float32(wide / step)
+        lost = _length(weights_D) * self._off + _length(weights_D - steps_D) * self._longest
+        largest = _length(steps_D) * self._longest + abs(wide / step) * self._widest + lost
+        return scores_N, lost + _ROUNDING * largest + _TINY / step, step
 
 
 def _length(x_D: npt.NDArray[np.float64]) -> float:

@@ -18,7 +18,7 @@ from falconet.retrieval.best import near_best_of_one
 Numbers = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
 Look = Callable[[], tuple[Numbers, float]]
-"""Coarse scores of all items, [N], and how far they may be off."""
+"""Coarse scores of all items, [N], times some number above 0, and how far these may be off."""
 
 FEW = 16
 """Where a filter leaves less than an Nth of the items, these alone are scored."""

@@ -210,8 +210,8 @@ class Engine:
     def _retrieve(self, user: Batch, query: Query) -> Found:
         """The best items that are allowed, of one user."""
         found = self._search(user, [query])
-        there_K = found.codes[0] >= 0
-        return found if bool(there_K.all()) else found.take(there_K)
+        there = found.codes.numpy()[0] >= 0
+        return found if there.all() else found.take(torch.from_numpy(there))
 
     def _search(self, users: Batch, queries: Sequence[Query]) -> Found:
         """The best items of every user; codes -1 where fewer are left."""

@@ -17,7 +17,10 @@ from falconet.serve.store import Store
 
 @dataclass(frozen=True)
 class Known:
-    """Who asks, and what is known of them: what they met and with which events, all of it, and what must not come."""
+    """Who asks, and what is known of them: what they met and with which events, all of it, and what must not come.
+
+    `needed`: something that only the store knows would have been missed. `away`: the store was, and it was not.
+    """
 
     who: Who | None
     row: int | None
@@ -25,6 +28,7 @@ class Known:
     everything: list[int] | None
     exclude: frozenset[int]
     profile: dict[str, Any] | None
+    needed: bool
     away: bool
 
 
@@ -46,7 +50,7 @@ class Knowledge:
         other._look_up_in(engine)
         return other
 
-    def needs_store(self, request: Request) -> bool:
+    def _needs_store(self, request: Request) -> bool:
         """Whether something that only the store knows would be missed: no history is given, and the person is known."""
         if request.scenario is not None:  # what was shown must be kept
             return True
@@ -54,8 +58,8 @@ class Knowledge:
 
     def of(self, request: Request) -> Known:
         """What is known for a request; where it can do without the store while that is away, what training knew."""
-        if self._store is None or self.needs_store(request):
-            return self._read(request, self.past)
+        if self._store is None or self._needs_store(request):
+            return self._read(request, self.past, needed=self._store is not None)
         found = self._outage.attempt(lambda: self._read(request, self.past))
         return self._read(request, self._training, away=True) if found is None else found
 
@@ -66,7 +70,7 @@ class Knowledge:
         gone = self._outage.attempt(self._changes.gone)
         return self._changes.known() if gone is None else gone
 
-    def _read(self, request: Request, past: Past, *, away: bool = False) -> Known:
+    def _read(self, request: Request, past: Past, *, needed: bool = False, away: bool = False) -> Known:
         """`away`: the store is. Then items are hidden as was known last, and no item of the history comes back, for
         which of them the person has events with nobody knows."""
         who = past.who(request.user_id, request.session_id)
@@ -78,4 +82,4 @@ class Knowledge:
         if self._changes is not None:
             exclude |= self._changes.known() if away else self._changes.gone()
         everything = past.everything(who, request.history, hidden)
-        return Known(who, past.row(who), met, everything, exclude, past.profile(who), away)
+        return Known(who, past.row(who), met, everything, exclude, past.profile(who), needed, away)

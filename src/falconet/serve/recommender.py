@@ -133,7 +133,7 @@ class Recommender:
         store = self.store
         if store is None or "store" in said.degraded:
             return said
-        if self._knowledge.needs_store(request):
+        if answer.needed:
             self._keep(store, answer.request, answer.who, said)
             return said
         kept = self._outage.attempt(lambda: self._keep(store, answer.request, answer.who, said))
@@ -274,7 +274,7 @@ class Recommender:
             took_ms={stage: round(ms, 3) for stage, ms in took.items()},
             degraded=["store", *answer.degraded] if known.away else [*answer.degraded],
         )
-        return _Said(said, request, known.who)
+        return _Said(said, request, known.who, known.needed)
 
     def _is_cold(self, known: Known) -> bool:
         return known.row is None or (not known.met and self._engine.features.uses_history)
@@ -451,11 +451,12 @@ class Recommender:
 
 @dataclass(frozen=True)
 class _Said:
-    """An answer, what it answers, and to whom."""
+    """An answer, what it answers, to whom, and whether it could not have been without the store."""
 
     said: Recommendation
     request: Request
     who: Who | None
+    needed: bool
 
 
 class _Everybody:

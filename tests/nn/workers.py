@@ -76,26 +76,26 @@ def of_all(mine: Tensor, share: slice, runtime: Runtime) -> Tensor:
 
 
 def folded() -> dict[str, Tensor]:
-    """A BatchNorm and a linear layer as one product of 900 rows, of which the first process has 700 where there are
-    two: what comes out, and the gradients of its sum over processes."""
+    """A BatchNorm and a linear layer as one product of 900 rows, of which the first process has 700 or all where there
+    are two: what comes out, and the gradients of its sum over processes."""
     torch.set_num_threads(1)
     with Runtime.start() as runtime:
-        random = torch.Generator().manual_seed(3)
-        x, upstream = (torch.randn(2, 900, 16, generator=random) + 0.5).bfloat16()
-        share = (slice(900), slice(0)) if runtime.world == 1 else (slice(700), slice(700, 900))
-        torch.manual_seed(4)
-        norm, linear = BatchNorm(16), nn.Linear(16, 16)
-        mine = x[share[runtime.rank]].requires_grad_()
-        y = normalised_linear(mine, norm, linear, relu=True)
-        y.backward(upstream[share[runtime.rank]])
-        assert mine.grad is not None
-        found = {
-            name: runtime.sums(p.grad.double())
-            for name, p in [*norm.named_parameters("norm"), *linear.named_parameters("linear")]
-            if p.grad is not None
-        }
-        for name, rows in (("y", y.detach()), ("x", mine.grad)):
-            whole = torch.zeros(900, 16, dtype=torch.float64)
-            whole[share[runtime.rank]] = rows.double()
-            found[name] = runtime.sums(whole)
-        return found
+        return {f"{first}/{name}": x for first in (700, 900) for name, x in share_of_folded(first, runtime).items()}
+
+
+def share_of_folded(first: int, runtime: Runtime) -> dict[str, Tensor]:
+    random = torch.Generator().manual_seed(3)
+    x, upstream = (torch.randn(2, 900, 16, generator=random) + 0.5).bfloat16()
+    share = (slice(900) if runtime.world == 1 else slice(first), slice(first, 900))[runtime.rank]
+    torch.manual_seed(4)
+    norm, linear = BatchNorm(16), nn.Linear(16, 16)
+    mine = x[share].requires_grad_()
+    y = normalised_linear(mine, norm, linear, relu=True)
+    y.backward(upstream[share])  # type: ignore[no-untyped-call]
+    assert mine.grad is not None
+    parameters = [*norm.named_parameters("norm"), *linear.named_parameters("linear")]
+    found = {name: p.grad.double() for name, p in parameters if p.grad is not None}
+    for name, rows in (("y", y.detach()), ("x", mine.grad)):
+        found[name] = torch.zeros(900, 16, dtype=torch.float64)
+        found[name][share] = rows.double()
+    return {name: runtime.sums(x) for name, x in found.items()}

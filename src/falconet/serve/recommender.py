@@ -345,8 +345,8 @@ class Recommender:
 
         `features`: `title` and attributes by their names, in place of the bundle's; None leaves what was said before,
         `{}` takes it back. Every process knows it at once. An item that the bundle does not know can be recommended
-        where its retrievers read features, else after the next refresh: the answer says so. Raises ColumnNotFoundError
-        and DataError for features that items do not have.
+        where one of its retrievers reads features, else after the next refresh: the answer says so. Raises
+        ColumnNotFoundError and DataError for features that items do not have.
         """
         store, item = self._store("items"), self._catalogue.ids.normal(item_id)
         if features is not None:

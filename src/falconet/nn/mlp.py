@@ -79,7 +79,7 @@ class MLP(nn.Module):
                 layers.append(nn.Dropout(dropout))
         if output is not None and hidden:
             layers.append(nn.Linear(hidden[-1], output))
-        self.rest = Layers(*layers)
+        self.rest: nn.Sequential = Layers(*layers)
         # Fresh embeddings are small beside torch's random biases, which would leave most units on or off in every row:
         # those that are off never learn; of those that are on, a BatchNorm makes the bias's gradient pure rounding.
         for layer in (self.first, *self.rest):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,7 @@ from falconet.nn.collective import from_all
 from falconet.nn.embedding import Tables
 from falconet.nn.loss import bce
 from falconet.schema import Tag
+from falconet.train import exchange as exchanges
 from falconet.train.board import Board, Network, Way
 from falconet.train.callbacks import Callback
 from falconet.train.exchange import Exchange, Layout
@@ -24,7 +27,7 @@ from falconet.train.runtime import Runtime
 from falconet.train.trainer import Trainer
 from train.workers import SCHEMA, CutOff, Rows, Wide, assert_equal_replicas, config, net, train, weights, wide_batch
 
-PLACEMENTS = ("replicated", "table", "row")
+PLACEMENTS = ("replicated", "table", "row", "apart")  # apart: replicated, and no memory in common
 SGD = {"optimizer": "sgd", "learning_rate": 0.01, "table_optimizer": "sgd", "table_learning_rate": 0.05}
 RULES: dict[str, dict[str, Any]] = {"sgd": SGD, "adam": {}, "bfloat16": {"table_dtype": "bfloat16"}}
 CLIPPED = {"clip_norm": 0.05, "accumulate": 3, "table_weight_decay": 0.1}
@@ -97,6 +100,41 @@ def exchange_all(runtime: Runtime, way: Way) -> dict[str, Any]:
     return found
 
 
+@contextmanager
+def placed(kind: str) -> Iterator[str]:
+    """`table_placement` for a run whose tables lie as one of PLACEMENTS says."""
+    if kind != "apart":
+        yield kind
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Board, "of", lambda runtime: None)
+        yield "replicated"
+
+
+def in_common(runtime: Runtime, board: Board) -> dict[str, Tensor]:
+    """What each process has of a tensor in common, into which the second one wrote; and of a table after training,
+    which the second one then filled with zeros."""
+    shared = board.common(torch.full((3, 2), runtime.rank + 1.0))
+    if runtime.rank == 1:
+        shared[1] = 5
+    runtime.barrier()
+    model = Wide()
+    Trainer(config(**SGD)).fit(model, Rows([[wide_batch(slice(0, 4))] * runtime.world]))
+    table = model.tables.weight("code").data
+    if runtime.rank == 1:
+        table.zero_()
+    runtime.barrier()
+    return {"shared": from_all(shared), "own": from_all(table)}
+
+
+def share_out(runtime: Runtime, way: Way) -> dict[str, Tensor]:
+    """The sums of gradients through a layer, of which only the first process has one, and of plain ones; by rank."""
+    exchange, mine, layer = Exchange(runtime, way=way), touched(runtime.rank), torch.eye(WIDTH)
+    through = mine if runtime.rank else RowGradient(ROWS, mine.ids, mine.values[:, :2], layer[:2])
+    found = {"all through": RowGradient(ROWS, mine.ids, mine.values[:, :2], layer[:2]), "one": through, "plain": mine}
+    return {name: from_all(dense(exchange.share_out({"a": g})["a"].formed())) for name, g in found.items()}
+
+
 def messages(runtime: Runtime, way: Way) -> list[tuple[list[list[int]], list[list[int]]]]:
     """What every process has of messages of several lengths, some longer than the room at first: numbers and bytes."""
     found = []
@@ -164,19 +202,23 @@ def copied(runtime: Runtime, source: Path, name: str) -> Path:
 
 def on_two(rows: Path, data: Path, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
+    exchanges._RUN = 2  # so that each process has rows of small tables to move
     with Runtime.start() as runtime:
         found: dict[str, Any] = {}
         for name, way in ways(runtime).items():
             found["exchange", name] = exchange_all(runtime, way)
             found["messages", name] = messages(runtime, way)
-        for placement in PLACEMENTS:
-            for name, rule in RULES.items():
-                found[name, placement] = train(rows, 200, {**rule, "table_placement": placement})
-            found["first_step", placement] = train(
-                rows, 4000, {"table_learning_rate": 0.001, "table_placement": placement}
-            )[0]
-            found["clipped", placement] = train_flat(data, {**CLIPPED, "table_placement": placement})
-            found["wide", placement] = train_wide(placement)
+            found["share_out", name] = share_out(runtime, way)
+            if isinstance(way, Board):
+                found["common"] = in_common(runtime, way)
+        for kind in PLACEMENTS:
+            with placed(kind) as placement:
+                for name, rule in RULES.items():
+                    found[name, kind] = train(rows, 200, {**rule, "table_placement": placement})
+                settings = {"table_learning_rate": 0.001, "table_placement": placement}
+                found["first_step", kind] = train(rows, 4000, settings)[0]
+                found["clipped", kind] = train_flat(data, {**CLIPPED, "table_placement": placement})
+                found["wide", kind] = train_wide(placement)
         for placement in ("replicated", "row"):
             train_until(data, folder / placement, placement, stop=7)
         found["whole"] = train_until(data, None, "row")
@@ -187,11 +229,13 @@ def on_two(rows: Path, data: Path, folder: Path) -> dict[str, Any]:
 
 def on_four(rows: Path, data: Path, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
+    exchanges._RUN = 2
     with Runtime.start() as runtime:
         found: dict[str, Any] = {("exchange", name): exchange_all(runtime, way) for name, way in ways(runtime).items()}
-        for placement in PLACEMENTS:
-            found["adam", placement] = train(rows, 200, {"table_placement": placement})
-            found["wide", placement] = train_wide(placement)
+        for kind in PLACEMENTS:
+            with placed(kind) as placement:
+                found["adam", kind] = train(rows, 200, {"table_placement": placement})
+                found["wide", kind] = train_wide(placement)
         found["sgd", "row"] = train(rows, 200, {**SGD, "table_placement": "row"})
         found["resumed"] = train_until(data, copied(runtime, folder / "row", "four"), "row")
     return found

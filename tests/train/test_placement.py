@@ -51,20 +51,19 @@ def test_auto_deals_the_largest_that_do_not_fit() -> None:
     assert placements(plan) == ["row", "row", "replicated", "replicated"]
 
 
-def test_auto_deals_wide_and_large_tables_among_processes_of_one_machine() -> None:
-    sizes = {
-        "wide": Size("user", 20_000, 256, 1024),
-        "narrow": Size("item", 200_000, 255, 1020),
-        "small": Size("genre", 100, 512, 2048),
-    }
-
-    def found(world: int = 2, together: bool = True, on_gpu: bool = False) -> list[str]:
-        plan = make_plan(sizes, "auto", world=world, memory=1 << 32, on_gpu=on_gpu, together=together)
-        return placements(plan)
-
-    assert found() == ["row", "replicated", "replicated"]
-    for other in (found(world=1), found(together=False), found(on_gpu=True)):
-        assert other == ["replicated"] * 3
+def test_what_is_not_dealt_is_in_common_where_processes_can_have_it_so() -> None:
+    plan = make_plan(SIZES, {"item": "row"}, world=4, memory=2100, on_gpu=False, common=True)
+    assert placements(plan) == ["common", "row", "common", "common"]
+    held = [sum(placed.bytes_of(rank) for placed in plan.values()) for rank in range(4)]
+    assert held == [sum(placed.size.bytes // 4 for placed in plan.values())] * 4
+    assert plan["m.user"].is_split
+    assert not plan["m.user"].is_dealt
+    with pytest.raises(ConfigError, match="would take"):
+        make_plan(SIZES, "auto", world=4, memory=2000, on_gpu=False, common=True)
+    assert describe(make_plan(SIZES, "auto", world=2, memory=9000, on_gpu=False, common=True), 2) == [
+        "tables common: user 70 x 25, item 100 x 2, genre 13 x 2, one 1 x 1",
+        "tables and their state take 4.1 KB on each process",
+    ]
 
 
 def test_auto_on_one_process_keeps_large_tables_off_the_gpu() -> None:

@@ -174,6 +174,27 @@ def test_gradients_and_rows_go_where_they_belong_among_four(four: dict[Any, Any]
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_each_process_has_the_sums_of_the_rows_that_it_moves(two: dict[Any, Any], way: str) -> None:
+    plain = sum(dense(touched(rank)) for rank in range(2))
+    assert isinstance(plain, Tensor)
+    narrow = plain.clone()
+    narrow[:, 2] = 0  # what goes through two rows of a unit matrix
+    one = plain.clone()
+    one[:, 2] = dense(touched(1))[:, 2]
+    moves = torch.arange(ROWS) // 2 % 2
+    for name, wanted in {"all through": narrow, "one": one, "plain": plain}.items():
+        for rank, found in enumerate(two["share_out", way][name]):
+            assert torch.equal(found, wanted * (moves == rank).unsqueeze(1)), (name, rank)
+
+
+def test_memory_in_common_is_one_until_the_end_of_training(two: dict[Any, Any]) -> None:
+    shared, own = two["common"]["shared"], two["common"]["own"]
+    assert shared.tolist() == [[[1, 1], [5, 5], [1, 1]]] * 2  # the first one's values, and what the second wrote
+    assert own[0].any()
+    assert not own[1].any()
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_messages_of_any_length_arrive(two: dict[Any, Any], way: str) -> None:
     lengths = [8, 0, 24, 3 << 20, 16]
     wanted = [([[0, 0], [n, 1]], [[], [n % 251, n] if n else []]) for n in lengths]

@@ -23,11 +23,13 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from falconet.errors import DistributedError
 from falconet.nn.collective import from_all
 from falconet.train.runtime import Runtime
 
 _GRAIN = 1 << 20  # bytes by which a file grows
 _NAME = "falconet-board"
+_HEAD = 64  # bytes before what processes have in common
 
 
 class Way(Protocol):
@@ -106,6 +108,27 @@ class Board:
         messages = [files[self._turn].bytes(n) for files, n in zip(self._files, lengths, strict=True)]
         self._turn = 1 - self._turn
         return found, messages
+
+    def common(self, mine: Tensor) -> Tensor:
+        """The first process's values in memory that all of them have in common; all give a tensor of that shape.
+
+        Raises DistributedError, on all of them, where any cannot open it.
+        """
+        token, size = secrets.randbits(62), _HEAD + mine.numel() * mine.element_size()
+        file = _File.made(token) if self._rank == 0 else None
+        if file is not None:
+            file.room(size)[_HEAD:].view(mine.dtype).copy_(mine.reshape(-1))
+        number = -1 if file is None else file.number
+        process, token, number = from_all(torch.tensor([os.getpid(), token, number]))[0].tolist()
+        if self._rank:
+            file = _File.opened(process, number, token)
+        here = from_all(torch.tensor([file is not None]))  # once all have opened it, it may be closed
+        if file is None or not here.all():
+            raise DistributedError(
+                f"{int((~here).sum())} of {len(here)} processes cannot open a table in memory that all have in common",
+                hint='more open files for each process (ulimit -n), or table_placement="row"',
+            )
+        return file.bytes(size)[_HEAD:].view(mine.dtype).view(mine.shape)
 
     def trade(self, rows: Tensor, give: Sequence[int], take: Sequence[int] | None = None) -> tuple[Tensor, list[int]]:
         size = rows.element_size() * math.prod(rows.shape[1:])

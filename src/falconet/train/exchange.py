@@ -18,6 +18,8 @@ from falconet.train.board import Board, Network, Way
 from falconet.train.gradients import RowGradient, RowSum
 from falconet.train.runtime import Runtime
 
+_RUN = 64  # rows: their state, too, is whole lines of a processor's cache
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -74,6 +76,11 @@ class Exchange:
             self._way = Board.of(self._runtime) or Network(self._runtime)
         return self._way
 
+    @property
+    def board(self) -> Board | None:
+        """The memory that all processes can have in common, if there is any."""
+        return self.way if self._runtime.world > 1 and isinstance(self.way, Board) else None
+
     def add_up(self, mine: Mapping[str, RowGradient]) -> dict[str, RowGradient]:
         """The sum over all processes of every table's gradient, the same bits on each of them.
 
@@ -82,25 +89,47 @@ class Exchange:
         if self._runtime.world == 1 or not mine:
             return dict(mine)
         mine = {name: gradient.formed() for name, gradient in mine.items()}
-        counts, widths = [len(g.ids) for g in mine.values()], [g.width for g in mine.values()]
-        wide = any(g.values.dtype == torch.float32 and len(g.ids) for g in mine.values())
-        id_type = _id_type(max(g.rows for g in mine.values()))
-        ids, values = sum(counts), sum(n * width for n, width in zip(counts, widths, strict=True))
-        size = ids * id_type.itemsize + values * self._type_of(wide).itemsize
+        found = self._gather([(g.ids, g.values) for g in mine.values()], _id_type(max(g.rows for g in mine.values())))
+        self.sent += (len(found) - 1) * max(map(_bytes, found))
+        return {name: _sum(g, [some[i] for some in found]) for i, (name, g) in enumerate(mine.items())}
+
+    def share_out(self, mine: Mapping[str, RowGradient]) -> dict[str, RowGradient]:
+        """The sums over all processes of the gradients of the rows that this one moves, of tables that lie in memory
+        that all have in common.
+
+        They are made when they are used, which is to be before the next exchange but one.
+        """
+        if not mine:
+            return {}
+        world, rank, parts = self._runtime.world, self._runtime.rank, []
+        for mover in range(world):
+            for g in mine.values():
+                these = (movers(g.ids, world) == mover).nonzero().squeeze(1)
+                parts.append((g.ids.index_select(0, these), g.values.index_select(0, these)))
+        found = self._gather(parts, _id_type(max(g.rows for g in mine.values())))
+        if len({tuple(values.shape[1] for _, values in some) for some in found}) > 1:  # not all are through layers
+            return self.share_out({name: g.formed() for name, g in mine.items()})
+        here = slice(rank * len(mine), (rank + 1) * len(mine))
+        self.sent += _bytes(found[rank]) - _bytes(found[rank][here])
+        return {name: _sum(g, [some[here][i] for some in found]) for i, (name, g) in enumerate(mine.items())}
+
+    def _gather(self, mine: Sequence[tuple[Tensor, Tensor]], id_type: torch.dtype) -> list[list[tuple[Tensor, Tensor]]]:
+        """Every process's ids [U] and values [U, D], by rank; of as many tables on each of them."""
+        counts, widths = [len(ids_U) for ids_U, _ in mine], [values_UD.shape[1] for _, values_UD in mine]
+        wide = any(values_UD.dtype == torch.float32 and len(values_UD) for _, values_UD in mine)
+        numbers = sum(n * width for n, width in zip(counts, widths, strict=True))
+        size = sum(counts) * id_type.itemsize + numbers * self._type_of(wide).itemsize
         message = self.way.room(-(-size // 8) * 8)
-        for g, (there_U, there_UD) in zip(
-            mine.values(), _tables(message, counts, widths, id_type, self._type_of(wide)), strict=True
-        ):
-            there_U.copy_(g.ids)
-            there_UD.copy_(g.values)
-        told, messages = self.way.gather(message, [*counts, wide])
-        self.sent += (len(messages) - 1) * max(len(one) for one in messages)
-        parts: dict[str, list[RowGradient]] = {name: [] for name in mine}
-        for (*some, is_wide), one in zip(told, messages, strict=True):
-            found = _tables(one, some, widths, id_type, self._type_of(is_wide))
-            for (name, g), (ids_U, values_UD) in zip(mine.items(), found, strict=True):
-                parts[name].append(RowGradient(g.rows, ids_U.long(), values_UD))
-        return {name: RowSum.of(some) for name, some in parts.items()}
+        there = _tables(message, counts, widths, id_type, self._type_of(wide))
+        for (ids_U, values_UD), (there_U, there_UD) in zip(mine, there, strict=True):
+            there_U.copy_(ids_U)
+            there_UD.copy_(values_UD)
+        told, messages = self.way.gather(message, [*counts, *widths, wide])
+        n = len(mine)
+        return [
+            _tables(one, some[:n], some[n:-1], id_type, self._type_of(some[-1]))
+            for some, one in zip(told, messages, strict=True)
+        ]
 
     def _type_of(self, wide: int) -> torch.dtype:
         """In which type a process's values travel: what has no more digits than bfloat16 needs none."""
@@ -176,6 +205,21 @@ class Dealt:
         for asked, values in zip(torch.split(self._asked, self._route.take), parts, strict=True):
             total.index_add_(0, asked, values.float())  # each once, so that the order is that of the processes
         return total.to(gradient.dtype)
+
+
+def movers(ids_U: Tensor, world: int) -> Tensor:
+    """Which process moves each row of a table that all have in common: by turns, a few rows each, so that what two of
+    them write at a time does not lie side by side in memory."""
+    return (ids_U // _RUN) % world
+
+
+def _sum(like: RowGradient, parts: Sequence[tuple[Tensor, Tensor]]) -> RowSum:
+    """That of ids [U] and values [U, D] of rows of one table."""
+    return RowSum.of([RowGradient(like.rows, ids_U.long(), values_UD) for ids_U, values_UD in parts], like.layer)
+
+
+def _bytes(parts: Sequence[tuple[Tensor, Tensor]]) -> int:
+    return sum(x.numel() * x.element_size() for part in parts for x in part)
 
 
 def _tables(

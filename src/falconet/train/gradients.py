@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _BLOCK = 1 << 19  # numbers
-_SUMS = 1 << 17  # numbers of sums
+_SUMS = 1 << 18  # numbers of sums
 
 
 @dataclass(frozen=True)
@@ -73,17 +73,16 @@ class RowGradient:
 
 @dataclass(frozen=True)
 class RowSum(RowGradient):
-    """The sum of several gradients, made when it is used: a few rows at a time, in float32. `values` are none, [0, D].
+    """The sum of several gradients, made when it is used: a few rows at a time, in float32. `values` are none.
 
-    `pieces`: of each, the places [P] of its rows among the ids, ascending, and their values [P, D].
+    `pieces`: of each, the places [P] of its rows among the ids, ascending, and their values, [P, D] or [P, H].
     """
 
     pieces: Sequence[tuple[Tensor, Tensor]] = ()
 
     @classmethod
-    def of(cls, parts: Sequence[RowGradient]) -> RowSum:
-        """That of several, in their order."""
-        parts = [part.formed() for part in parts]
+    def of(cls, parts: Sequence[RowGradient], layer: Tensor | None = None) -> RowSum:
+        """That of several, in their order, all of them without a layer or with this one."""
         rows, device = parts[0].rows, parts[0].ids.device
         seen_V = torch.zeros(rows, dtype=torch.bool, device=device)
         for part in parts:
@@ -92,20 +91,21 @@ class RowSum(RowGradient):
         place_V = torch.empty(rows, dtype=torch.int64, device=device)
         place_V.index_copy_(0, ids_U, torch.arange(len(ids_U), device=device))
         pieces = [(place_V.index_select(0, part.ids), part.values) for part in parts]
-        return cls(rows, ids_U, parts[0].values[:0], pieces=pieces)
+        return cls(rows, ids_U, parts[0].values[:0], layer, pieces=pieces)
 
     def parts(self) -> Iterator[tuple[slice, Tensor]]:
         count = len(self.ids)
         size = max(count if self.ids.is_cuda else _SUMS // self.width, 1)
         starts = torch.arange(0, count + size, size, device=self.ids.device)
         ends = [torch.searchsorted(places, starts).tolist() for places, _ in self.pieces]
-        room_UD = self.values.new_empty(min(size, count), self.width, dtype=torch.float32)
+        room = self.values.new_empty(min(size, count), self.values.shape[1], dtype=torch.float32)
         for i, start in enumerate(range(0, count, size)):
-            sum_UD = room_UD[: min(size, count - start)].zero_()
+            total = room[: min(size, count - start)].zero_()
             for (places, values), end in zip(self.pieces, ends, strict=True):
                 these = slice(end[i], end[i + 1])  # distinct, so that each addition has one order
-                sum_UD.index_add_(0, places[these] - start, values[these].float())
-            yield slice(start, start + len(sum_UD)), sum_UD
+                total.index_add_(0, places[these] - start, values[these].float())
+            rows = slice(start, start + len(total))
+            yield rows, total if self.layer is None else _through(total.to(self.layer), self.layer, start and size)
 
     def formed(self) -> RowGradient:
         values_UD = self.values.new_empty(len(self.ids), self.width, dtype=torch.float32)
@@ -123,7 +123,7 @@ def add_up(parts: Sequence[RowGradient]) -> RowGradient:
     if layer is not None and all(part.layer is not None and torch.equal(part.layer, layer) for part in parts):
         total = add_up([replace(part, layer=None) for part in parts])
         return replace(total, values=total.values.to(parts[0].values), layer=layer, known_squares=None)
-    return RowSum.of(parts).formed()
+    return RowSum.of([part.formed() for part in parts]).formed()
 
 
 def _through(values_UH: Tensor, layer_HD: Tensor, rows: int) -> Tensor:

@@ -1,5 +1,7 @@
 """Where the rows of each table lie: the plan, made from sizes and settings before anything is moved.
 
+common       the processes of one machine have all rows in its memory in common, and each moves its share of them: what
+             replicated tables are on a machine's processors, where a table optimizer has a rule for their rows
 replicated   every process holds all rows; per step the gradients of the touched rows go to all
 table        one process holds all rows; what a batch reads and learns goes to it and back
 row          row i lies with process i modulo their number; likewise
@@ -19,10 +21,8 @@ from falconet.errors import ConfigError, suggest
 from falconet.memory import as_size
 from falconet.train.exchange import Layout
 
-Placement = Literal["replicated", "table", "row", "host"]
+Placement = Literal["common", "replicated", "table", "row", "host"]
 Asked = Literal["auto", "replicated", "table", "row", "host"]
-_WIDE = 256  # numbers per row from which on it costs less to deal rows than to exchange all gradients
-_LARGE = 1 << 24  # bytes of a table that is worth it
 _SHARE = 2  # half of a process's memory is for tables; activations need the other half
 PLACEMENTS = ("auto", "replicated", "table", "row", "host")
 
@@ -48,9 +48,12 @@ class Placed:
     size: Size
     placement: Placement
     layout: Layout
+    sharers: int = 1  # processes that have it in common
 
     def bytes_of(self, rank: int) -> int:
         """What a process holds of it, state and all."""
+        if self.sharers > 1:
+            return self.size.bytes // self.sharers
         rows = self.layout.of(rank) if self.is_dealt else slice(self.size.rows)
         return len(range(self.size.rows)[rows]) * self.size.row_bytes
 
@@ -58,6 +61,11 @@ class Placed:
     def is_dealt(self) -> bool:
         """Whether processes hold different rows."""
         return self.placement in ("table", "row")
+
+    @property
+    def is_split(self) -> bool:
+        """Whether processes move different rows."""
+        return self.is_dealt or self.placement == "common"
 
 
 Plan = Mapping[str, Placed]
@@ -71,15 +79,14 @@ def make_plan(
     world: int,
     memory: int,
     on_gpu: bool,
-    together: bool = False,
+    common: bool = False,
 ) -> dict[str, Placed]:
     """The placement of every table.
 
     `asked`: one placement for all tables, or by the table's name, "auto" where none is given. Auto replicates what fits
     into half of the `memory` of a process; of what does not, the largest tables are dealt row by row, or on a single
-    process lie on the host. `together`: all processes are on one machine; if they have no GPUs either, auto deals wide
-    tables in any case, as that is faster. "table" goes, largest first, to the process that holds least. On one process
-    "table" and "row" are "replicated".
+    process lie on the host. `common`: the processes can have tables in common, as all that are not dealt are then.
+    "table" goes, largest first, to the process that holds least. On one process "table" and "row" are "replicated".
 
     Raises ConfigError for an unknown table, or where a process would hold more than its memory.
     """
@@ -95,11 +102,7 @@ def make_plan(
     resident = sum(sizes[name].bytes for name, how in chosen.items() if how in ("auto", "replicated"))
     for name in by_size:
         if chosen[name] == "auto":
-            deals = together and world > 1 and not on_gpu
-            if deals and sizes[name].width >= _WIDE and sizes[name].bytes >= _LARGE:
-                chosen[name] = "row"
-                resident -= sizes[name].bytes * (world - 1) // world
-            elif resident > memory // _SHARE and (world > 1 or on_gpu):
+            if resident > memory // _SHARE and (world > 1 or on_gpu) and not common:
                 chosen[name] = "row" if world > 1 else "host"
                 resident -= sizes[name].bytes * (world - 1) // world if world > 1 else sizes[name].bytes
             else:
@@ -111,6 +114,8 @@ def make_plan(
         if how in ("table", "row") and world > 1:
             owner = load.index(min(load)) if how == "table" else None
             plan[name] = Placed(sizes[name], "table" if how == "table" else "row", Layout(rows, world, owner))
+        elif common:
+            plan[name] = Placed(sizes[name], "common", Layout(rows), world)
         else:
             plan[name] = Placed(sizes[name], "host" if how == "host" else "replicated", Layout(rows))
         load = [bytes + plan[name].bytes_of(rank) for rank, bytes in enumerate(load)]
@@ -135,7 +140,7 @@ def describe(plan: Plan, world: int) -> list[str]:
     """The plan in words, a line for each kind of placement, and what each process holds."""
     lines = []
     times = Counter(placed.size.table for placed in plan.values())
-    for how in PLACEMENTS:
+    for how in ("common", *PLACEMENTS):
         sizes = []
         for name, placed in plan.items():
             if placed.placement == how:

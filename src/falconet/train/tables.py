@@ -1,10 +1,11 @@
 """The optimizer of embedding tables: where their rows lie, and how processes agree on them.
 
-Replicated tables are held by every process: per step the processes exchange the ids they touched and the gradients of
-those rows, add up what belongs to one id in the order of ranks, and make the same update, so that the replicas stay
-equal bit for bit. Rows of dealt tables (see placement.py) lie with one process each: what a batch reads is fetched
-from there, its gradients go back there and are added up in the same order. Where a layer narrower than the table
-follows, the rows stay: they are multiplied where they lie, and the products travel.
+Per step the processes exchange the ids they touched and the gradients of those rows, and add up what belongs to one id
+in the order of ranks. On one machine they have the tables in its memory in common: each adds up and moves its share of
+the rows, and none reads on before all have done so. Between machines each has replicas, and all make the same updates,
+so that these stay equal bit for bit. Rows of dealt tables (see placement.py) lie with one process each: what a batch
+reads is fetched from there, its gradients go back there and are added up in the same order. Where a layer narrower than
+the table follows, the rows stay: they are multiplied where they lie, and the products travel.
 
 Shapes: U distinct ids, D width of a table, V rows of a table.
 """
@@ -88,7 +89,7 @@ class TableOptimizer:
             world=runtime.world,
             memory=_memory(runtime) if memory is None else memory,
             on_gpu=on_gpu,
-            together=runtime.local_world == runtime.world,
+            common=rule is not None and self._exchange.board is not None,
         )
         for (module, table), name in self._names.items():
             if self.plan[name].placement == "host" and on_gpu:
@@ -124,15 +125,22 @@ class TableOptimizer:
             _broadcast(weight.data, 0, self._runtime)
         held = weight.data[placed.layout.of(self._runtime.rank)] if placed.is_dealt else weight.data
         held = held.to(self._dtype).clone() if placed.is_dealt else held.to(self._dtype)
+        state = rowwise.fresh_state(self._rule, held)
+        if placed.placement == "common":
+            board = self._exchange.board
+            assert board is not None
+            held, state = board.common(held), {key: board.common(x) for key, x in state.items()}
         weight.data = held.new_empty(0, held.shape[1]) if placed.is_dealt else held
-        self.values[name] = held
-        self.state[name] = rowwise.fresh_state(self._rule, held)
+        self.values[name], self.state[name] = held, state
         if placed.is_dealt or self._dtype != torch.float32:
             tables.read_by(table, _Rows(partial(self._read, name), partial(self._visit, name)))
 
     def _let_go(self) -> None:
         for (module, table), name in self._names.items():
-            self.weights[name].requires_grad_(True)
+            weight = self.weights[name]
+            if self.plan[name].placement == "common":  # from here on each process has its own
+                weight.data = weight.data.clone()
+            weight.requires_grad_(True)
             self._modules[module].read_by(table, None)
 
     def gather_whole(self) -> None:
@@ -183,7 +191,8 @@ class TableOptimizer:
         read, here, fetched = self._by_table(collected)
         mine = {name: add_up(parts) if parts else self._nothing(name) for name, parts in read.items()}
         found = self._deliver({n: g for n, g in mine.items() if self.plan[n].is_dealt and n in fetched})
-        found |= self._exchange.add_up({n: gradient for n, gradient in mine.items() if not self.plan[n].is_dealt})
+        found |= self._exchange.add_up({n: g for n, g in mine.items() if not self.plan[n].is_split})
+        found |= self._exchange.share_out({n: g for n, g in mine.items() if self.plan[n].placement == "common"})
         for name, parts in here.items():
             if self.plan[name].is_dealt:
                 parts = [*([found[name]] if name in found else []), *parts]
@@ -250,9 +259,9 @@ class TableOptimizer:
         """The sum over all tables, and over all rows of those that are dealt."""
         total = torch.zeros(2, device=self._runtime.device)
         for name, square in squares.items():
-            total[int(self.plan[name].is_dealt)] += square.to(total.device)
-        if any(placed.is_dealt for placed in self.plan.values()):
-            total[1:] = self._runtime.sums(total[1:])
+            total[int(self.plan[name].is_split)] += square.to(total.device)
+        if any(placed.is_split for placed in self.plan.values()):
+            total[1:] = self._runtime.sums(total[1:])  # and all have moved their rows of tables that are in common
         return total.sum()
 
     @torch.no_grad()

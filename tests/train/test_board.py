@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 from pathlib import Path
 
@@ -39,6 +40,21 @@ def test_a_file_of_another_kind_or_token_is_left_alone(tmp_path: Path) -> None:
     with (tmp_path / "file").open("rb+") as file:
         assert _File.opened(os.getpid(), file.fileno(), 7) is None
         assert os.fstat(file.fileno()).st_size == 0
+
+
+def test_a_file_that_is_empty_or_cannot_be_mapped_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    number = os.memfd_create("falconet-board")
+    assert _File.opened(os.getpid(), number, 7) is None
+    os.close(number)
+    mine = _File.made(7)
+    assert mine is not None
+
+    def full(*_: object) -> mmap.mmap:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("falconet.train.board.mmap.mmap", full)
+    assert _File.made(7) is None
+    assert _File.opened(os.getpid(), mine.number, 7) is None
 
 
 def test_files_are_closed_when_nobody_needs_them() -> None:

@@ -2,7 +2,7 @@
 
 Both ways do the same: a process gets `room` for its message, writes it, and gathers everybody's; or it has rows for
 each of the others and gets theirs. All processes call alike, also those with nothing to say. What is gathered is to be
-read before the next call but one, as the room is used again.
+read before the next call: after that others may write to their rooms again.
 
 Shapes: W processes.
 """
@@ -154,9 +154,9 @@ class _File:
         """A new one; None where the system gives none."""
         try:
             file = cls(os.memfd_create(_NAME))
+            file.room(8).view(torch.int64).fill_(token)
         except OSError:
             return None
-        file.room(8).view(torch.int64).fill_(token)
         return file
 
     @classmethod
@@ -168,9 +168,10 @@ class _File:
             if _NAME not in str(path.readlink()):
                 return None
             file = cls(os.open(path, os.O_RDWR))
-        except OSError:
+            found = int(file.bytes(8).view(torch.int64))
+        except (OSError, ValueError):  # ValueError: another program's, which is empty
             return None
-        return file if int(file.bytes(8).view(torch.int64)) == token else None
+        return file if found == token else None
 
     def room(self, size: int) -> Tensor:
         """The first bytes of it, to be written: it grows where it is too short."""

@@ -84,7 +84,7 @@ class Exchange:
     def add_up(self, mine: Mapping[str, RowGradient]) -> dict[str, RowGradient]:
         """The sum over all processes of every table's gradient, the same bits on each of them.
 
-        It is made when it is used, which is to be before the next exchange but one.
+        It is made when it is used, which is to be before the next exchange.
         """
         if self._runtime.world == 1 or not mine:
             return dict(mine)
@@ -97,7 +97,7 @@ class Exchange:
         """The sums over all processes of the gradients of the rows that this one moves, of tables that lie in memory
         that all have in common.
 
-        They are made when they are used, which is to be before the next exchange but one.
+        They are made when they are used, which is to be before the next exchange.
         """
         if not mine:
             return {}

@@ -19,6 +19,7 @@ from falconet.recipe.config import recipe_of
 from falconet.recipe.run import run
 from falconet.retrieval.beside import BesideIndex
 from falconet.serve.bundle import Bundle, load_bundle
+from falconet.serve.changes import ItemChanges
 from falconet.serve.events import Event
 from falconet.serve.grown import GrownBundle
 from falconet.serve.grown_tables import GrownCatalogue
@@ -256,6 +257,17 @@ def test_where_the_catalogue_cannot_be_made_anew_the_old_one_answers_and_it_is_t
     assert {i.item_id for i in recommender.recommend(4, k=60).items} == {900, *(i.item_id for i in before)}
     assert [item.item_id for item in recommender.search_items("another name")] == [3]
     assert recommender.put_item(901).why == "nothing is said of it: with `features` it can be found"
+
+
+def test_hidden_items_are_known_in_a_catalogue_that_has_grown_although_the_store_is_away(
+    shop: Path, store: SqliteStore
+) -> None:
+    base = load_bundle(shop)
+    changes = ItemChanges(store, base.engine.catalogue)
+    store.put_item(3, hidden=True)
+    assert changes.gone() == {base.engine.catalogue.code(3)}
+    store.put_item(900, features={"kinds": ["tea"]})
+    assert changes.over(GrownBundle(base, store).now().engine.catalogue).known() == changes.known() == changes.gone()
 
 
 def test_a_store_that_fails_while_it_is_read_leaves_nothing_half_known(

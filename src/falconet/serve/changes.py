@@ -26,6 +26,7 @@ class ItemChanges:
         with self._lock:
             other = ItemChanges(self._store, catalogue)
             other._said, other._number = dict(self._said), self._number
+            other._find_gone(time.time_ns() // 1000)
             return other
 
     def known(self) -> frozenset[int]:
@@ -51,12 +52,16 @@ class ItemChanges:
                 if change.hidden or change.expires is not None:
                     self._said[item] = change
                 self._number = change.number
-            gone, coming = [], [2**63]
-            for item, change in self._said.items():
-                if change.hidden or (change.expires is not None and change.expires <= now):
-                    gone.append(self._catalogue.code(item))
-                elif change.expires is not None:
-                    coming.append(change.expires)
-            self._gone = frozenset(code for code in gone if code is not None)
-            self._until = min(coming)
+            self._find_gone(now)
             return self._gone
+
+    def _find_gone(self, now: int) -> None:
+        """Which items are gone by what is said, and until when that holds."""
+        gone, coming = [], [2**63]
+        for item, change in self._said.items():
+            if change.hidden or (change.expires is not None and change.expires <= now):
+                gone.append(self._catalogue.code(item))
+            elif change.expires is not None:
+                coming.append(change.expires)
+        self._gone = frozenset(code for code in gone if code is not None)
+        self._until = min(coming)

@@ -53,6 +53,10 @@ def made(*, quick: bool = True) -> FastAPI:
     def beside(place: int, request: Asked) -> Response:
         return _told(request)
 
+    @app.post("/whole")
+    def whole(request: Asked, asked: Request) -> Response:
+        return _told(request)
+
     @app.exception_handler(OddError)
     def odd(request: Request, error: OddError) -> Response:
         return answer({"said": str(error)}, 418)
@@ -88,7 +92,7 @@ def test_it_answers_and_refuses_as_the_whole_way_does(body: bytes, kind: str | N
 
 def test_a_right_body_goes_the_short_way_and_others_do_not() -> None:
     app = made()
-    for path, on in (("/call", "falconet-call"), ("/with/3", "AnyIO")):
+    for path, on in (("/call", "falconet-call"), ("/with/3", "AnyIO"), ("/whole", "AnyIO")):
         assert post(app, path, json={"number": 1}).headers["on"].startswith(on)
 
 
@@ -114,6 +118,23 @@ def test_threads_run_side_by_side_up_to_a_bound_and_then_calls_wait() -> None:
     assert asyncio.run(all_of_them()) == list(range(12))
     assert asyncio.run(all_of_them()) == list(range(12))  # another loop, the same threads
     assert len(seen) == 3
+
+
+def test_where_no_thread_can_be_started_a_call_says_so_and_the_next_one_tries_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = Threads(1)
+
+    def none(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def both() -> int:
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="can't start new thread"):
+            patch.setattr(threading.Thread, "start", none)
+            await threads.run(lambda: 6)
+        return await asyncio.wait_for(threads.run(lambda: 7), 10)
+
+    assert asyncio.run(both()) == 7
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])

@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
@@ -65,8 +65,8 @@ class QuickCalls:
 def _only_body(route: APIRoute) -> type[BaseModel] | None:
     """The model of the body, for a function that takes it and nothing else and is no coroutine."""
     needs = route.dependant
-    others = (needs.path_params, needs.query_params, needs.header_params, needs.cookie_params, needs.dependencies)
-    if len(needs.body_params) != 1 or any(others) or iscoroutinefunction(route.endpoint):
+    alone = len(needs.body_params) == len(signature(route.endpoint).parameters) == 1
+    if not alone or needs.dependencies or iscoroutinefunction(route.endpoint):
         return None
     found = needs.body_params[0].field_info.annotation
     return found if isinstance(found, type) and issubclass(found, BaseModel) else None
@@ -97,10 +97,10 @@ class Threads:
                 loop.call_soon_threadsafe(_tell, done, said)
 
         with self._lock:
-            self._open += 1
-            if self._started < min(self._open, self._most):
-                self._started += 1
+            if self._started < min(self._open + 1, self._most):
                 threading.Thread(target=self._work, name="falconet-call", daemon=True).start()
+                self._started += 1
+            self._open += 1
         self._calls.put(work)
         result, error = await done
         if error is not None:

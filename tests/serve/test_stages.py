@@ -46,10 +46,11 @@ def stuck(door: threading.Event, at: int) -> Iterator[int]:
         yield number
 
 
-def taken(stages: Stages, steps: Iterator[int], seconds: float | None = None) -> tuple[list[int], Stage | None]:
-    """What comes of `steps` where each stage may take so long."""
-    ms = None if seconds is None else seconds * 1000
-    stages.budgets = Budgets(retrieve=ms, rank=ms)
+def taken(
+    stages: Stages, steps: Iterator[int], seconds: float | None = None, *, of: tuple[Stage, ...] = BOTH
+) -> tuple[list[int], Stage | None]:
+    """What comes of `steps` where each stage, or those named, may take so long."""
+    stages.budgets = Budgets() if seconds is None else Budgets(**dict.fromkeys(of, seconds * 1000))
     return stages.take(steps, BOTH, time.perf_counter())
 
 
@@ -74,7 +75,7 @@ def test_stuck_stages_leave_room_for_others_and_do_not_pile_up(stages: Stages, a
     door = threading.Event()
     before = ours()
     for _ in range(3 * LOST):
-        assert taken(stages, stuck(door, at), SHORT) == ([0][:at], name)
+        assert taken(stages, stuck(door, at), SHORT, of=(name,)) == ([0][:at], name)
     assert stages.lost == LOST  # the others were not begun
     assert ours() - before <= 2 + LOST
     start = time.perf_counter()

@@ -130,3 +130,70 @@ def test_an_mlp_in_bfloat16_learns_as_one_in_float32() -> None:
     for (name, mine), other in zip(narrow.named_parameters(), wide.parameters(), strict=True):
         assert other.grad is not None
         assert apart(mine.grad, other.grad.double()) < 0.15, name
+
+
+@pytest.mark.parametrize("far", [5.0, -100.0])
+def test_channels_that_are_constant_or_far_from_zero_cost_the_others_no_digits(far: float) -> None:
+    norm, linear = layers(24)
+    x = torch.randn(ROWS, CHANNELS)
+    x[:, 3], x[:, 5] = far, x[:, 5] + far
+    x = x.bfloat16().requires_grad_()
+    wide_norm, wide_linear = copy.deepcopy(norm).double(), copy.deepcopy(linear).double()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = normalised_linear(x, norm, linear, relu=False)
+    upstream = torch.randn(ROWS, 24).bfloat16()
+    found.backward(upstream)  # type: ignore[no-untyped-call]
+    y = x.detach().double().requires_grad_()
+    wanted = wide_linear(F.batch_norm(y, None, None, wide_norm.weight, wide_norm.bias, True, 0.0, norm.eps))
+    wanted.backward(upstream.double())
+    assert apart(found, wanted.detach()) < 0.008
+    assert x.grad is not None
+    assert y.grad is not None
+    for channel in range(CHANNELS):
+        assert apart(x.grad[:, channel], y.grad[:, channel]) < 0.01, channel
+
+
+@pytest.mark.parametrize("rows", [2, 3, 9])
+def test_equal_rows_give_what_a_batchnorm_adds_and_no_more(rows: int) -> None:
+    norm, linear = layers(24)
+    x = (torch.randn(1, CHANNELS) * 3).bfloat16().expand(rows, CHANNELS)
+    wanted = linear(norm.bias.expand(rows, CHANNELS))
+    assert torch.allclose(normalised_linear(x, norm, linear, relu=False).float(), wanted, atol=0.01, rtol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("hook", "place"),  # of the first BatchNorm, the linear layer behind it and its ReLU, which is in place
+    [
+        *((hook, place) for hook in ("forward_hook", "forward_pre_hook") for place in (1, 2, 3)),
+        *((hook, 1) for hook in ("full_backward_hook", "full_backward_pre_hook")),
+    ],
+)
+def test_layers_with_hooks_are_called(hook: str, place: int) -> None:
+    mlp, seen = MLP(6, (8, 8), 1), list[str]()
+    getattr(mlp.rest[place], f"register_{hook}")(lambda *_: seen.append(hook))
+    with torch.autocast("cpu", torch.bfloat16):
+        mlp(torch.randn(50, 6)).sum().backward()
+    assert seen == [hook]
+
+
+def test_a_layer_of_a_class_of_ones_own_is_called() -> None:
+    class Twice(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    mlp = MLP(6, (8,), 1)
+    mlp.rest[2] = Twice(8, 1)
+    x = torch.randn(500, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        narrow = mlp(x)
+    assert apart(narrow, mlp(x).detach().double()) < 0.02
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_a_gradient_of_the_gradient_is_refused(narrow: bool) -> None:
+    mlp, x = MLP(6, (8, 8), 1), torch.randn(50, 6, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+        found = mlp(x)
+    (slope,) = torch.autograd.grad(found.float().square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.square().sum().backward()

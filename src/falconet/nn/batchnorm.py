@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from falconet.nn.collective import from_all, is_shared
 
@@ -25,6 +26,8 @@ class BatchNorm(nn.BatchNorm1d):
     """`nn.BatchNorm1d`, 2d and 3d over the rows of all processes; on one the same as these but
     for the last bits, since sums of float32 are made as on several, in float64. [B, C] or [B, C, ...], float32;
     while it trains, [B, C] of bfloat16 stays that.
+
+    It has no gradient of its gradient, which raises RuntimeError where it is asked for.
 
     A process may have any number of rows, also none. A global batch of a single row has no spread: it is normalised
     by the running statistics, which it leaves alone.
@@ -186,6 +189,7 @@ class _Normalise(torch.autograd.Function):
         return F.batch_norm(x_BC, mean_C, variance_C, weight_C, bias_C, False, 0.0, eps)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         dy_BC = grads[0].contiguous()
         x_BC, mean_C, variance_C, weight_C = ctx.saved_tensors

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from falconet.nn.batchnorm import BatchNorm
 from falconet.nn.collective import is_shared
@@ -22,7 +23,9 @@ from falconet.nn.collective import is_shared
 def is_foldable(x: Tensor, norm: BatchNorm, linear: nn.Linear) -> bool:
     """Whether `normalised_linear` takes these: else the layers do it one after the other."""
     return (
-        x.device.type == "cpu"
+        is_plain(norm)
+        and is_plain(linear)
+        and x.device.type == "cpu"
         and x.dtype == torch.bfloat16
         and x.dim() == 2
         and norm.training
@@ -32,6 +35,12 @@ def is_foldable(x: Tensor, norm: BatchNorm, linear: nn.Linear) -> bool:
         and not torch.compiler.is_compiling()
         and _has_product()
     )
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Whether nobody sees that a layer is not called: it has no hooks, and is of no class with more to do."""
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return type(layer) in (BatchNorm, nn.Linear, nn.ReLU) and not any(hooks)
 
 
 @cache
@@ -47,9 +56,10 @@ def normalised_linear(x_BC: Tensor, norm: BatchNorm, linear: nn.Linear, *, relu:
         y_BO: Tensor = linear(norm.by_running(x_BC))
         return y_BO.relu() if relu else y_BO
     scale_C = (variance_C + norm.eps).rsqrt()
-    result: Tensor = _NormalisedLinear.apply(  # type: ignore[no-untyped-call]
-        x_BC, norm.weight, norm.bias, linear.weight, linear.bias, mean_C, scale_C, rows, relu
-    )
+    with torch.autocast("cpu", enabled=False):  # what is constant has the digits of float32
+        result: Tensor = _NormalisedLinear.apply(  # type: ignore[no-untyped-call]
+            x_BC, norm.weight, norm.bias, linear.weight, linear.bias, mean_C, scale_C, rows, relu
+        )
     return result
 
 
@@ -75,6 +85,7 @@ class _NormalisedLinear(torch.autograd.Function):
         return y_BO
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (dy_BO,) = grads
         x_BC, gamma_C, beta_C, weight_OC, mean_C, scale_C, folded_OC, y_BO = ctx.saved_tensors
@@ -88,20 +99,23 @@ class _NormalisedLinear(torch.autograd.Function):
         total_2C = torch.stack([dbias_O @ wide_OC, (dfolded_OC * wide_OC).sum(0)])
         if is_shared():
             dist.all_reduce(total_2C)
-        # dx = W'ᵀ dy less its mean and its share of x - mean. What is constant is added in two parts, that no row is
-        # off by the same: in the sum over all rows that would be many times what is left of it.
+        # dx = W'ᵀ dy less its mean and its share of x - mean. The mean of x is taken off first: a channel may lie so
+        # far from zero that beside it nothing would be left of what differs. What is constant is added in two parts,
+        # that no row is off by the same: in the sum over all rows that would be many times what is left of it.
         slope_C = (total_2C[1] * scale_C.square() / -ctx.rows).bfloat16()
-        constant_C = total_2C[0] / -ctx.rows - slope_C.float() * mean_C
-        part_BC = _product(dy_BO, folded_OC.T.contiguous(), constant_C, "none")
-        rest_C = constant_C - constant_C.bfloat16().float()
-        dx_BC = torch.ops.mkldnn._linear_pointwise.binary(x_BC, part_BC, slope_C.diag(), rest_C.bfloat16(), "add")
+        constant_C = total_2C[0] / -ctx.rows
+        most_C = constant_C.bfloat16()
+        part_BC = _product(x_BC, slope_C.diag(), constant_C - most_C.float() - slope_C.float() * mean_C, "none")
+        columns_CO = folded_OC.T.contiguous()
+        dx_BC = torch.ops.mkldnn._linear_pointwise.binary(dy_BO, part_BC, columns_CO, most_C, "add")
         dweight_OC = (dfolded_OC * (gamma_C * scale_C)).addr_(dbias_O, beta_C)
         dgamma_C, dbeta_C = (dfolded_OC * weight_OC).sum(0) * scale_C, dbias_O @ weight_OC
         return dx_BC, dgamma_C, dbeta_C, dweight_OC, dbias_O, None, None, None, None
 
 
 def _product(x_BI: Tensor, weight_OI: Tensor, bias_O: Tensor, then: str) -> Tensor:
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x_BI, weight_OI, bias_O.bfloat16(), then, [], "")
+    """That of bfloat16 with a bias of float32, which is added before the sum is rounded."""
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x_BI, weight_OI, bias_O, then, [], "")
     return result
 
 

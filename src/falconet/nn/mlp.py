@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from falconet.errors import ConfigError
 from falconet.nn.batchnorm import BatchNorm
-from falconet.nn.folded import is_foldable, normalised_linear
+from falconet.nn.folded import is_foldable, is_plain, normalised_linear
 
 Activation = Literal["relu", "gelu", "tanh", "silu"]
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -29,7 +29,7 @@ class Layers(nn.Sequential):
         while layers:
             layer, behind = layers.pop(0), layers[0] if layers else None
             if isinstance(layer, BatchNorm) and isinstance(behind, nn.Linear) and is_foldable(x, layer, behind):
-                relu = len(layers) > 1 and isinstance(layers[1], nn.ReLU)
+                relu = len(layers) > 1 and isinstance(layers[1], nn.ReLU) and is_plain(layers[1])
                 x = normalised_linear(x, layer, behind, relu=relu)
                 del layers[: 1 + relu]
             else:

@@ -74,6 +74,13 @@ def test_an_expression_holds_for_these_rows(expression: str, parameters: dict[st
         ("year > 3 # note", {}, "character 10: this is not understood"),
         ("year > 'a'", {}, "character 6: `year` and `'a'` cannot be compared"),
         ("year in ['a']", {}, r"character 1: `year` and `\[\.\.\.\]` cannot be compared"),
+        *(
+            (expression, {"x": value}, "cannot be compared")
+            for value in (2**64, -(2**63) - 1, 10**30, "\ud800")
+            for expression in ("title == $x", "$x in genres", "title in [$x]", "genres in [$x]", "$x == title")
+        ),
+        ("year < $x", {"x": 10**30}, "`year` and `\\$x` cannot be compared"),
+        ("title == '\ud800'", {}, "character 7: `title` and `'\ud800'` cannot be compared"),
         ("genres == 'Comedy'", {}, "character 1: `genres` is a list"),
         ("'Comedy' in title", {}, "character 13: `title` is no list"),
         ("year in genres", {}, "character 1: one side of `in` must be values"),

@@ -49,6 +49,9 @@ _WORDS = ("and", "or", "not", "in", "is", "null", "true", "false")
 _COMPARE = {
     "==": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
+_UNFIT = (  # what Arrow says of values that a column cannot have: of other types, beyond 64 bits, halves of characters
+    pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError,
+)  # fmt: skip
 
 
 class Token(NamedTuple):
@@ -189,7 +192,7 @@ class _Parser:
                 )
         try:
             return self._of(_COMPARE[sign.text](_plain(left.value), _plain(right.value)))
-        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        except _UNFIT as error:
             raise self._wrong(f"`{left.said}` and `{right.said}` cannot be compared", sign.place) from error
 
     def _inside(self, left: Operand, right: Operand) -> tuple[Mask, Mask]:
@@ -211,7 +214,7 @@ class _Parser:
                 )
             both = set(left.value if left.is_list else [left.value]) & set(right.value)
             return self._of(pa.array([bool(both)])), self._of(pa.array([True]))
-        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        except _UNFIT as error:
             raise self._wrong(f"`{left.said}` and `{right.said}` cannot be compared", left.place) from error
 
     def _shares(self, lists: pa.Array, values: Sequence[Any]) -> Mask:

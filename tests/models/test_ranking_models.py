@@ -12,7 +12,7 @@ from falconet.batch import Batch, Ragged
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.models import DCN, DIN, DLRM, MLP, DeepFM, MMoE, WideDeep
 from falconet.models.ranker import Ranker
-from falconet.nn.interaction import pair_products, sum_of_pairs
+from falconet.nn.interaction import PairProducts, sum_of_pairs
 from falconet.schema import Column, Schema, Tag
 from falconet.testing.models import EXAMPLE, example_batch
 
@@ -95,7 +95,7 @@ def test_dlrm_sees_the_vector_of_the_numbers_and_the_products_of_all_fields() ->
     vectors = model.inputs.tables(batch)
     fields = torch.stack([numbers, *vectors.values()], dim=1)
     assert fields.shape == (24, 6, 4)
-    want = model.top(torch.cat([numbers, pair_products(fields)], dim=1)).squeeze(1)
+    want = model.top(torch.cat([numbers, PairProducts(6)(fields)], dim=1)).squeeze(1)
     torch.testing.assert_close(model(batch), want)
     assert model.top.first.in_features == 4 + 15
 

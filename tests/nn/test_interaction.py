@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from falconet.errors import ConfigError
-from falconet.nn.interaction import Cross, CrossNetwork, pair_products, sum_of_pairs
+from falconet.nn.interaction import Cross, CrossNetwork, PairProducts, sum_of_pairs
 from falconet.nn.numbers import NumberVectors, SoftEmbeddings
 
 
@@ -20,10 +20,10 @@ def fields() -> Tensor:
 
 
 def test_pair_products_are_those_of_two_loops(fields: Tensor) -> None:
-    found = pair_products(fields)
+    found = PairProducts(4)(fields)
     want = [[float(row[i] @ row[j]) for i in range(4) for j in range(i)] for row in fields]
     torch.testing.assert_close(found, torch.tensor(want))
-    assert pair_products(fields[:, :1]).shape == (3, 0)
+    assert PairProducts(1)(fields[:, :1]).shape == (3, 0)
 
 
 def test_the_second_order_of_a_factorisation_machine_is_the_sum_over_pairs(fields: Tensor) -> None:

@@ -16,7 +16,7 @@ from falconet.batch import Batch
 from falconet.models.base import MODELS
 from falconet.models.ranker import Ranker, at_least, some
 from falconet.nn.inputs import Inputs
-from falconet.nn.interaction import pair_products
+from falconet.nn.interaction import PairProducts
 from falconet.nn.mlp import MLP
 from falconet.schema import Schema
 
@@ -52,6 +52,7 @@ class DLRM(Ranker):
         if self.inputs.plain:
             self.bottom = MLP(self.inputs.plain, (*config.bottom, config.dim), batch_norm=config.batch_norm)
             fields += 1
+        self.pairs = PairProducts(fields)
         width = fields * (fields - 1) // 2 + (config.dim if self.bottom else 0)
         self.top = MLP(width, config.top, 1, dropout=config.dropout, batch_norm=config.batch_norm)
 
@@ -66,5 +67,5 @@ class DLRM(Ranker):
             numbers_BD = self.bottom(self.inputs.numbers(batch))
             fields_BFD = torch.cat([numbers_BD.unsqueeze(1), fields_BFD], dim=1)
             seen.append(numbers_BD)
-        result: Tensor = self.top(torch.cat([*seen, pair_products(fields_BFD)], dim=1)).squeeze(1)
+        result: Tensor = self.top(torch.cat([*seen, self.pairs(fields_BFD)], dim=1)).squeeze(1)
         return result

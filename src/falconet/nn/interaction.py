@@ -11,15 +11,22 @@ from torch import Tensor, nn
 from falconet.errors import ConfigError
 
 
-def pair_products(fields_BFD: Tensor) -> Tensor:
-    """The product of every two fields, in the order (1, 0), (2, 0), (2, 1), …: [B, P], P = F (F - 1) / 2.
+class PairProducts(nn.Module):
+    """The product of every two of F fields, in the order (1, 0), (2, 0), (2, 1), …: [B, P], P = F (F - 1) / 2.
 
     The dot interaction of DLRM (Naumov et al., 2019).
     """
-    products_BFF = fields_BFD @ fields_BFD.transpose(1, 2)
-    fields = fields_BFD.shape[1]
-    one_P, other_P = torch.tril_indices(fields, fields, offset=-1, device=fields_BFD.device)
-    return products_BFF[:, one_P, other_P]
+
+    places: Tensor
+
+    def __init__(self, fields: int) -> None:
+        super().__init__()
+        one_P, other_P = torch.tril_indices(fields, fields, offset=-1)
+        self.register_buffer("places", one_P * fields + other_P, persistent=False)
+
+    def forward(self, fields_BFD: Tensor) -> Tensor:
+        products_BFF = fields_BFD @ fields_BFD.transpose(1, 2)
+        return products_BFF.flatten(1).index_select(1, self.places)
 
 
 def sum_of_pairs(fields_BFD: Tensor) -> Tensor:

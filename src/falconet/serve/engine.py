@@ -55,7 +55,7 @@ class Query:
         return self.boosts is None and not self.diversity and not self.temperature
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Place:
     """One item of an answer: its row in the catalogue, and what each stage said. Places count from 1.
 
@@ -234,22 +234,23 @@ class Engine:
         rows_K = self.catalogue.rows(found.codes[0])
         order = self._order(final_K, rows_K, query)
         rows, first, final = (x_K.numpy().take(order).tolist() for x_K in (rows_K, found.scores[0], final_K))
+        named = self._named(found, order)
         return [
-            Place(row, score, i + 1, shown(last), self._named(found, i))
-            for i, row, score, last in zip(order, rows, first, final, strict=True)
+            Place(row, score, i + 1, shown(last), said)
+            for i, row, score, last, said in zip(order, rows, first, final, named, strict=True)
         ]
 
-    def _named(self, found: Found, i: int) -> dict[str, tuple[float, int | None]]:
-        """What each of several retrievers said of a candidate."""
+    def _named(self, found: Found, order: Sequence[int]) -> list[dict[str, tuple[float, int | None]]]:
+        """What each of several retrievers said of some candidates."""
         names = self.sources.names
         if len(names) < 2:
-            return {}
-        scores, places = found.of_sources[0, i].tolist(), found.places[0, i].tolist()
+            return [{} for _ in order]
+        scores, places = found.of_sources[0, order].tolist(), found.places[0, order].tolist()
         outside = found.asked + 1
-        return {
-            name: (score, None if place == outside else place)
-            for name, score, place in zip(names, scores, places, strict=True)
-        }
+        return [
+            {name: (s, None if place == outside else place) for name, s, place in zip(names, *said, strict=True)}
+            for said in zip(scores, places, strict=True)
+        ]
 
     def _order(self, scores_K: Tensor, rows_K: Tensor, query: Query) -> list[int]:
         """Which candidates take the places of an answer."""

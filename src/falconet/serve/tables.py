@@ -6,8 +6,8 @@ Numbers become the tensors that the loader gives in training (columns.py).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from falconet.serve.filters import Filters
 
 UNKNOWN = 2  # the first out-of-vocabulary code (docs/contracts.md)
 SHOW = "show_"  # columns of items.parquet that people see start with this
+_SHOWN = 1 << 16  # items whose attributes are kept as they are shown
 
 
 def read_table(path: str | Path) -> tuple[pa.Table, Schema]:
@@ -118,7 +119,7 @@ class Catalogue:
 
     def rows(self, codes: Tensor) -> Tensor:
         """The row of every code, int64; codes must be of this catalogue."""
-        return self._row_of_code[codes]
+        return self._row_of_code.take(codes)
 
     def row_of_code(self, code: int) -> int | None:
         """The row of a code; None for reserved codes and for those of other items."""
@@ -139,8 +140,18 @@ class Catalogue:
 
     def attributes(self, row: int) -> dict[str, Any]:
         """What there is to show of an item beside its title: names without the prefix, plain values."""
-        values = {name: column[row].as_py() for name, column in self._attributes.items()}
-        return {name: None if value != value else value for name, value in values.items()}  # NaN is no JSON
+        return dict(self._read(row))
+
+    @cached_property
+    def _read(self) -> Callable[[int], dict[str, Any]]:
+        """The same, kept for the items that were shown last."""
+
+        @lru_cache(_SHOWN)
+        def read(row: int) -> dict[str, Any]:
+            values = {name: column[row].as_py() for name, column in self._attributes.items()}
+            return {name: None if value != value else value for name, value in values.items()}  # NaN is no JSON
+
+        return read
 
     def search(self, text: str, limit: int) -> list[int]:
         """Rows whose title contains the text, those that start with it first, then the more popular."""

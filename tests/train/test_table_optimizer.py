@@ -130,6 +130,17 @@ def test_after_an_error_tables_are_parameters_again() -> None:
     assert torch.equal(rows_of(model), before)
 
 
+def test_tables_that_cannot_be_taken_are_parameters_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> dict[str, torch.Tensor]:
+        raise MemoryError
+
+    model = tables()
+    monkeypatch.setattr("falconet.train.rowwise.fresh_state", full)
+    with pytest.raises(MemoryError), TableOptimizer(model, "sgd", Runtime()).hold():
+        pass
+    assert rows_of(model).requires_grad
+
+
 def test_an_unknown_placement_is_refused() -> None:
     from falconet.train.settings import TrainConfig
 

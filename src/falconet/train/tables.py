@@ -108,9 +108,9 @@ class TableOptimizer:
     def hold(self) -> Iterator[None]:
         """Take the tables away from autograd and DistributedDataParallel, and put their rows where the plan says."""
         keep_freed()
-        for (module, table), name in self._names.items():
-            self._take(self._modules[module], table, name)
         try:
+            for (module, table), name in self._names.items():
+                self._take(self._modules[module], table, name)
             yield
         except BaseException:
             self._let_go()
@@ -121,7 +121,7 @@ class TableOptimizer:
     def _take(self, tables: Tables, table: str, name: str) -> None:
         weight, placed = self.weights[name], self.plan[name]
         weight.requires_grad_(False)
-        if self._runtime.world > 1:  # all start from rank 0's
+        if self._runtime.world > 1 and placed.placement != "common":  # all start from rank 0's
             _broadcast(weight.data, 0, self._runtime)
         held = weight.data[placed.layout.of(self._runtime.rank)] if placed.is_dealt else weight.data
         held = held.to(self._dtype).clone() if placed.is_dealt else held.to(self._dtype)

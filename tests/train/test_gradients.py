@@ -55,7 +55,9 @@ def test_a_gradient_through_a_layer_and_a_plain_one_are_added_up() -> None:
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 3, 100])
-def test_a_sum_is_made_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch, rows_at_once: int) -> None:
+@pytest.mark.parametrize("sparse", [0, 64], ids=["sorted", "marked"])
+def test_a_sum_is_made_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch, rows_at_once: int, sparse: int) -> None:
+    monkeypatch.setattr(gradients, "_SPARSE", sparse)
     monkeypatch.setattr(gradients, "_SUMS", rows_at_once * WIDTH)
     some = [[1, 4, 7, 9], [], [4, 9, 30, 31, 44]]
     parts = [RowGradient(ROWS, torch.tensor(ids).long(), torch.randn(len(ids), WIDTH)) for ids in some]

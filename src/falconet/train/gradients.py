@@ -15,6 +15,7 @@ from torch import Tensor
 
 _BLOCK = 1 << 19  # numbers
 _SUMS = 1 << 18  # numbers of sums
+_SPARSE = 64  # rows of a table for each id, from which on it costs less to sort the ids than to mark the rows
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,9 @@ class RowSum(RowGradient):
     @classmethod
     def of(cls, parts: Sequence[RowGradient], layer: Tensor | None = None) -> RowSum:
         """That of several, in their order, all of them without a layer or with this one."""
-        rows, device = parts[0].rows, parts[0].ids.device
-        seen_V = torch.zeros(rows, dtype=torch.bool, device=device)
-        for part in parts:
-            seen_V.index_fill_(0, part.ids, True)
-        ids_U = seen_V.nonzero().squeeze(1)
-        place_V = torch.empty(rows, dtype=torch.int64, device=device)
-        place_V.index_copy_(0, ids_U, torch.arange(len(ids_U), device=device))
-        pieces = [(place_V.index_select(0, part.ids), part.values) for part in parts]
+        rows = parts[0].rows
+        ids_U, places = _places([part.ids for part in parts], rows)
+        pieces = [(places_P, part.values) for places_P, part in zip(places, parts, strict=True)]
         return cls(rows, ids_U, parts[0].values[:0], layer, pieces=pieces)
 
     def parts(self) -> Iterator[tuple[slice, Tensor]]:
@@ -124,6 +120,21 @@ def add_up(parts: Sequence[RowGradient]) -> RowGradient:
         total = add_up([replace(part, layer=None) for part in parts])
         return replace(total, values=total.values.to(parts[0].values), layer=layer, known_squares=None)
     return RowSum.of([part.formed() for part in parts]).formed()
+
+
+def _places(ids: Sequence[Tensor], rows: int) -> tuple[Tensor, list[Tensor]]:
+    """All ids, ascending, each once, of a table of so many rows; and the places among them of those of each list."""
+    if rows > _SPARSE * sum(map(len, ids)):
+        ids_U = torch.unique(torch.cat(list(ids)))
+        return ids_U, [torch.searchsorted(ids_U, some) for some in ids]
+    device = ids[0].device
+    seen_V = torch.zeros(rows, dtype=torch.bool, device=device)
+    for some in ids:
+        seen_V.index_fill_(0, some, True)
+    ids_U = seen_V.nonzero().squeeze(1)
+    place_V = torch.empty(rows, dtype=torch.int64, device=device)
+    place_V.index_copy_(0, ids_U, torch.arange(len(ids_U), device=device))
+    return ids_U, [place_V.index_select(0, some) for some in ids]
 
 
 def _through(values_UH: Tensor, layer_HD: Tensor, rows: int) -> Tensor:

@@ -165,11 +165,19 @@ def test_what_is_asked_for_wrongly_is_said(save: Save, tmp_path: Path, monkeypat
         export_parts(folder, tmp_path / "m.onnx", "onnx")
 
 
-@pytest.mark.parametrize("options", [(), ("--onnx", "a.onnx", "--torch-export", "a.pt2")])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "no file to write is named"),
+        (("--onnx", "a.onnx", "--torch-export", "a.pt2"), "`export` writes one kind of file at a time"),
+    ],
+)
 def test_one_kind_of_file_is_written_at_a_time(
-    options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    options: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["falconet", "export", "model", *options])
     with pytest.raises(SystemExit, match="1"):
         main()
-    assert "--torch-export FILE.pt2 or --onnx FILE.onnx" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert said in error
+    assert "--torch-export FILE.pt2 or --onnx FILE.onnx" in error

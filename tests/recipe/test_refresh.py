@@ -310,7 +310,7 @@ def test_another_recipe_or_no_bundle_is_said_in_one_sentence(recipe: Recipe, wor
 
 def test_events_that_nothing_can_be_held_out_of(recipe: Recipe, work: Path) -> None:
     where = click(work, NEW[0], NEW[1], start=70)  # of items they had met
-    with pytest.raises(DataError, match="none of the 2 new rows is of somebody known and of an item they had not met"):
+    with pytest.raises(DataError, match=r"no new row \(of 2\) is of somebody known and of an item they had not met"):
         refresh(recipe, work, where)
     assert bundle_folder(work).name == "0002"
     click(work, (1, 2), start=80)

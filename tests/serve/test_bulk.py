@@ -162,6 +162,9 @@ def test_what_a_file_lacks_is_said(recommender: Recommender, world: World, tmp_p
     (tmp_path / "b.csv").write_bytes(b"user_id\n\xff\xfe\n")
     with pytest.raises(DataError, match=r"b\.csv` cannot be read"):
         recommender.recommend_users(tmp_path / "b.csv", out)
+    (tmp_path / "ids.tsv").write_text("user_id\n1\n")
+    with pytest.raises(DataError, match=r"(?s)ids\.tsv` is not a whole Parquet file.*and from CSV \(\.csv, \.txt\)"):
+        recommender.recommend_users(tmp_path / "ids.tsv", out)
     pq.write_table(pa.table({"user_id": pa.array([], pa.int64())}), tmp_path / "z.parquet")
     with pytest.raises(DataError, match="has no rows"):
         recommender.recommend_users(tmp_path / "z.parquet", out)

@@ -61,7 +61,7 @@ def test_what_is_not_dealt_is_in_common_where_processes_can_have_it_so() -> None
     with pytest.raises(ConfigError, match="would take"):
         make_plan(SIZES, "auto", world=4, memory=2000, on_gpu=False, common=True)
     assert describe(make_plan(SIZES, "auto", world=2, memory=9000, on_gpu=False, common=True), 2) == [
-        "tables common: user 70 x 25, item 100 x 2, genre 13 x 2, one 1 x 1",
+        "tables in common: user 70 x 25, item 100 x 2, genre 13 x 2, one 1 x 1",
         "tables and their state take 4.1 KB on each process",
     ]
 

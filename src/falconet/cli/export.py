@@ -36,7 +36,8 @@ def export(
 
     set_quiet(quiet)
     if (torch_export is None) == (onnx is None):
-        raise ConfigError("`export` writes one kind of file", hint="--torch-export FILE.pt2 or --onnx FILE.onnx")
+        what = "no file to write is named" if onnx is None else "`export` writes one kind of file at a time"
+        raise ConfigError(what, hint="--torch-export FILE.pt2 or --onnx FILE.onnx")
     file = torch_export or onnx
     assert file is not None
     done, refused = export_parts(

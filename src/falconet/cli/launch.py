@@ -15,7 +15,9 @@ _ONE, _JOB = "Several machines", "A batch script"
 
 def launch(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help="A Python script; what follows it goes to the script.")],
+    script: Annotated[
+        Path, typer.Argument(help="A Python script; what follows it goes to the script.", metavar="SCRIPT")
+    ],
     processes: Annotated[
         int | None, typer.Option("-np", "--nproc", min=1, help="How many processes on each machine; else 1.")
     ] = None,

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 from falconet.errors import DataError, SchemaError
 from falconet.schema import FOOTER_KEY, Column, Schema, Tag
 
+_DATASET = "fl.Dataset reads CSV, JSON and Arrow; `fitted.transform(dataset).to_parquet(folder)` writes Parquet"
+
 
 @dataclass(frozen=True)
 class RowGroup:
@@ -42,17 +44,18 @@ def data_files(path: str | Path) -> tuple[Path, ...]:
     return files
 
 
-def read_footer(source: str | Path | pa.NativeFile, where: str | None = None) -> pq.FileMetaData:
-    """The footer of a file, or of an opened one, which messages call `where`."""
+def read_footer(source: str | Path | pa.NativeFile, where: str | None = None, hint: str = _DATASET) -> pq.FileMetaData:
+    """The footer of a file, or of an opened one, which messages call `where`.
+
+    Raises DataError for what is no whole Parquet file, with `hint` where its name does not say that it is one.
+    """
     try:
         return pq.read_metadata(source)
     except (pa.ArrowException, OSError) as error:
         other = isinstance(source, str | Path) and Path(source).suffix.lower() not in (".parquet", ".parq", ".pq")
         raise DataError(
             f"{where or f'`{source}`'} is not a whole Parquet file: {error}",
-            hint="fl.Dataset reads CSV, JSON and Arrow; `fitted.transform(dataset).to_parquet(folder)` writes Parquet"
-            if other
-            else None,
+            hint=hint if other else None,
         ) from error
 
 

@@ -157,8 +157,8 @@ def _newest(rows: pl.DataFrame, before: pl.LazyFrame, columns: ColumnsConfig) ->
     newest = newest.join(others.unique(), on=user, how="semi", maintain_order="left")
     if not len(newest):
         raise DataError(
-            f"none of the {len(rows):,} new rows is of somebody known and of an item they had not met: nothing can be "
-            "held out to compare the bundles by",
+            f"no new row (of {len(rows):,}) is of somebody known and of an item they had not met: nothing can be held "
+            "out to compare the bundles by",
             hint="refresh when there are more events",
         )
     return newest

@@ -19,6 +19,7 @@ from falconet.serve.events import Id
 
 _CSV = (".csv", ".txt")
 _BATCH = 65_536
+_KINDS = "users are read from Parquet, and from CSV (.csv, .txt) with names in its first line"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class UsersFile:
     @cached_property
     def rows(self) -> int | None:
         """How many there are, where that is known before they are read."""
-        return None if self.is_csv else sum(read_footer(file).num_rows for file in self.files)
+        return None if self.is_csv else sum(read_footer(file, hint=_KINDS).num_rows for file in self.files)
 
     @cached_property
     def type(self) -> pa.DataType:
@@ -74,7 +75,7 @@ class UsersFile:
         return found.pop()
 
     def _type(self, file: Path) -> pa.DataType:
-        read_footer(file)  # says what is wrong with a file that is none
+        read_footer(file, hint=_KINDS)  # says what is wrong with a file that is none
         schema = pq.read_schema(file)
         if self.column not in schema.names:
             raise ColumnNotFoundError.of(self.column, schema.names, where=f"`{file}`")

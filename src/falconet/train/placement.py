@@ -149,7 +149,7 @@ def describe(plan: Plan, world: int) -> list[str]:
                 part = name.rpartition(".weights.")[0] + "." if times[size.table] > 1 else ""
                 sizes.append(f"{part}{size.table} {size.rows:,} x {size.width}")
         if sizes:
-            lines.append(f"tables {how}: {', '.join(sizes)}")
+            lines.append(f"tables {'in common' if how == 'common' else how}: {', '.join(sizes)}")
     held = [sum(placed.bytes_of(rank) for placed in plan.values()) for rank in range(world)]
     low, high = min(held), max(held)
     each = as_size(high) if low == high else f"{as_size(low)} to {as_size(high)}"

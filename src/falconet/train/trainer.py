@@ -334,7 +334,7 @@ class _Fit:
         device, precision = runtime.device.type, str(self.dtype).removeprefix("torch.")
         runtime.note(
             f"{type(self.model).__name__}: {self.learning:,} of {self.parameters:,} parameters learn; "
-            f"{runtime.world} process(es) on {device}, {precision}"
+            f"{runtime.world} process{'es' * (runtime.world > 1)} on {device}, {precision}"
         )
         for line in tables.described:
             runtime.note(line)

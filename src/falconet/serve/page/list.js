@@ -90,7 +90,7 @@ function showNobody() {
   byId("results").replaceChildren();
   byId("results").setAttribute("aria-busy", "false");
   byId("empty").hidden = false;
-  byId("empty").textContent = "Pick somebody on the left, or search an id.";
+  byId("empty").textContent = "Pick somebody, or search an id.";
   byId("headline").textContent = "Recommended";
   byId("subline").textContent = "";
   byId("gauges").hidden = true;

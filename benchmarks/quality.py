@@ -12,7 +12,8 @@ split once more, which is how they were chosen.
 
 Every model is a process of its own with one thread. Results are appended to WORK/results.jsonl: what was killed goes on
 where it stopped. implicit and LensKit are installed under WORK/neighbours (neighbours.py pins them); where that fails,
-it says so and goes on without them. Intervals are those of a bootstrap over users of each user's mean over seeds.
+it says so and goes on without them. Intervals are those of a bootstrap over users of each user's mean
+over seeds, or over the users of all seeds where other users are in the test of another one.
 """
 
 from __future__ import annotations
@@ -79,8 +80,7 @@ def table(found: dict[str, list[Record]]) -> Iterable[str]:
     for name, records in found.items():
         cells = []
         for metric in METRICS:
-            users = np.mean([record["per_user"][metric] for record in records], axis=0) if records else []
-            low, high = interval(np.asarray(users))
+            low, high = interval(by_user(records, metric))
             cells.append(f"{short(mean(records, metric))} ({short(low)} to {short(high)})")
         spread = [record["ndcg@10"] for record in records]
         cells.insert(1, f"{short(min(spread))} to {short(max(spread))}, {len(records)}")
@@ -88,6 +88,12 @@ def table(found: dict[str, list[Record]]) -> Iterable[str]:
         peak = max(record["peak_mb"] for record in records)
         cells += [short(mean(records, "coverage@10")), f"{seconds:.0f}", f"{peak:,.0f}"]
         yield f"| {name} | {' | '.join(cells)} |"
+
+
+def by_user(records: Sequence[Record], metric: str) -> Any:
+    """Each user's mean over the seeds; where these have different users in the test, what each has in each."""
+    values = [np.asarray(record["per_user"][metric]) for record in records]
+    return np.mean(values, axis=0) if len({len(some) for some in values}) == 1 else np.concatenate(values)
 
 
 def checks(found: dict[str, list[Record]]) -> Iterable[str]:

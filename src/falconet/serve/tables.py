@@ -140,7 +140,7 @@ class Catalogue:
 
     def attributes(self, row: int) -> dict[str, Any]:
         """What there is to show of an item beside its title: names without the prefix, plain values."""
-        return dict(self._read(row))
+        return {name: value[:] if isinstance(value, list) else value for name, value in self._read(row).items()}
 
     @cached_property
     def _read(self) -> Callable[[int], dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
 
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError
 from falconet.recipe.config import recipe_of
@@ -142,14 +143,29 @@ def test_items_of_which_the_same_is_said_score_alike_in_whatever_order_it_was_sa
         other.recommend(4, k=1)  # each change by itself
     at_once = Recommender(one.bundle, one.store).recommend(4, k=60, exclude_seen=False)
     found = other.recommend(4, k=60, exclude_seen=False)
-    scores = {item.item_id: (item.retriever_score, item.score) for item in found.items}
-    assert scores == {item.item_id: (item.retriever_score, item.score) for item in at_once.items}
+    told, again = ([(i.item_id, i.retriever_score, i.score) for i in one.items] for one in (found, at_once))
+    assert told == again  # in their order, too: those of equal scores
+    scores = {item_id: said for item_id, *said in told}
     assert len(scores) == ITEMS + 4
     assert scores[903] == scores[905] == scores[907] != scores[901]
     said_of_none = Recommender(one.bundle).recommend(4, k=60, exclude_seen=False)
     assert {i.item_id: i.retriever_score for i in said_of_none.items} == {
         item: first for item, (first, _) in scores.items() if item < ITEMS
     }
+
+
+def test_many_items_have_the_vectors_that_each_has_when_it_is_said_alone(shop: Path, store: SqliteStore) -> None:
+    items = {900 + i: {"kinds": ["tea"] if i % 3 else ["coffee"], "price": 1.0 + i / 7} for i in range(37)}
+    alone, together = GrownBundle(load_bundle(shop), store), GrownBundle(load_bundle(shop), store)
+    for item, features in sorted(items.items(), key=lambda one: one[0] * 7 % 37):
+        store.put_item(item, features=features, hidden=False, expires=None)
+        assert alone.now().engine.catalogue.ids.row(item) is not None
+    found = [grown.now().engine for grown in (alone, together)]
+    codes = [torch.tensor([engine.catalogue.code(item) for item in items]) for engine in found]
+    assert torch.equal(*codes)
+    query = torch.randn(1, 8, generator=torch.Generator().manual_seed(0))
+    scores = [engine.sources.first.index.score(query, codes[0][None]) for engine in found]
+    assert torch.equal(*scores)
 
 
 def test_what_it_costs_does_not_grow_with_the_catalogue(shop: Path, store: SqliteStore) -> None:

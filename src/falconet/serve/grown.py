@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,9 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import torch
+from torch import Tensor
 
+from falconet.batch import Batch, Ragged
 from falconet.errors import DataError, SchemaError
 from falconet.etl.rejoin import joined_table, without_joins
 from falconet.etl.workflow import FittedWorkflow
@@ -36,6 +38,7 @@ from falconet.serve.tables import SHOW, UNKNOWN
 
 _VECTOR = "vector of "  # a retriever
 _SOME = 64  # items by which a retriever is tried
+_BLOCK = 16  # items whose vectors are made at once
 _LARGEST = 1e12  # what a model may read of an item: above that products of numbers are soon infinite
 _AGAIN, _LATEST = 1.0, 60.0  # seconds until what failed is tried again: at first, and at most
 
@@ -172,6 +175,7 @@ class GrownBundle:
                 rows = pl.concat([rows, self._with_vectors(new)], how="diagonal")
         known = self._cardinality
         newer = pl.col(item) >= known
+        rows = rows.sort("item_id")  # new items have codes in this order, whatever was said first: ties fall by codes
         code = pl.when(newer).then(newer.cum_sum().cast(pl.Int64) + known - 1).otherwise(pl.col(item))
         return rows.with_columns(code.cast(frame.schema[item])).sort(item)
 
@@ -179,7 +183,7 @@ class GrownBundle:
         """With what retrievers make of the items."""
         items = self._items(rows.sort(self._base.config.item)).features
         vectors = {
-            source.name: source.retriever.vectors(items).numpy()  # type: ignore[attr-defined]
+            source.name: _in_blocks(source.retriever.vectors, items).numpy()  # type: ignore[attr-defined]
             for source in self._base.engine.sources.sources
             if isinstance(source.index, ExactIndex)
         }
@@ -313,6 +317,16 @@ def _rows_of(ids: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
 
 def _vectors(rows: pl.DataFrame, name: str) -> torch.Tensor:
     return torch.from_numpy(rows[_VECTOR + name].to_numpy(writable=True))
+
+
+def _in_blocks(vectors: Callable[[Batch], Tensor], items: Batch) -> Tensor:
+    """The vectors of items, made so many at a time: the same bits whatever is said along with an item."""
+    made = []
+    for start in range(0, items.rows, _BLOCK):
+        rows = torch.arange(start, start + _BLOCK).clamp_(max=items.rows - 1)  # the last one fills the last block
+        block = {name: x.take(rows) if isinstance(x, Ragged) else x[rows] for name, x in items.features.items()}
+        made.append(vectors(Batch.of(block))[: items.rows - start])
+    return torch.cat(made)
 
 
 def _why_not(source: Source) -> str:

@@ -6,8 +6,9 @@ import dataclasses
 import math
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -137,6 +138,46 @@ def test_rowwise_rmsprop_by_hand() -> None:
     assert torch.allclose(model.unused.weight("nobody")[2], before[2] - 2 * step, atol=1e-6)
     rest = [0, 1, 3, 4]
     assert torch.equal(model.unused.weight("nobody")[rest], before[rest])
+
+
+def test_tables_have_rules_and_rates_of_their_own(data: Path, tmp_path: Path) -> None:
+    def fit(**settings: Any) -> dict[str, Tensor]:
+        model, step = net(), next(loader(data).batches(0))
+        Trainer(config(epochs=1, **settings)).fit(model, Rows([step]))  # one step: the same gradients
+        return {table: model.tables.weight(table).detach().clone() for table in model.tables.tables}
+
+    alone, default = fit(table_optimizer="lazy_adam", table_learning_rate=0.003), fit()
+    both = fit(table_optimizer={"user": "lazy_adam"}, table_learning_rate={"user": 0.003})
+    assert torch.equal(both["user"], alone["user"])
+    assert torch.equal(both["item"], default["item"])
+    assert not torch.allclose(both["user"], default["user"], atol=1e-3)
+    assert not torch.allclose(both["item"], alone["item"], atol=1e-3)
+    settings = config(table_optimizer={"user": "lazy_adam"}, table_learning_rate={"user": 0.003}, epochs=2)
+    whole, cut = net(), net()
+    Trainer(settings, tmp_path / "whole").fit(whole, loader(data))
+    with pytest.raises(ZeroDivisionError):
+        Trainer(settings, tmp_path / "cut", callbacks=[Each(_raise_at(15))]).fit(cut, loader(data))
+    cut = net()
+    Trainer(settings, tmp_path / "cut").fit(cut, loader(data), resume="must")
+    assert same(whole, cut)
+
+
+def _raise_at(number: int) -> Callable[[int, float], object]:
+    def act(step: int, loss: float) -> None:
+        if step == number:
+            raise ZeroDivisionError
+
+    return act
+
+
+def test_rules_and_rates_of_unknown_tables_are_refused(data: Path) -> None:
+    for name, value in (("table_optimizer", "sgd"), ("table_learning_rate", 0.1)):
+        with pytest.raises(ConfigError, match=rf"`{name}` names `users`, no table of the model(?s:.*)`user`"):
+            Trainer(config(**{name: {"users": value}})).fit(net(), loader(data))
+    with pytest.raises(ConfigError, match=r"`table_learning_rate.user` is 0"):
+        config(table_learning_rate={"user": 0.0})
+    with pytest.raises(ConfigError, match=r"table_optimizer.user.*'adam'|table_optimizer.*'adam'"):
+        config(table_optimizer={"user": "adam"})
 
 
 def test_frozen_parameters_stay(data: Path) -> None:

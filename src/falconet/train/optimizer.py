@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from falconet.errors import ArtifactError, ConfigError
 from falconet.nn.embedding import Tables, Touched
 from falconet.nn.projection import Projected
+from falconet.train.placement import by_table
 from falconet.train.runtime import Runtime
+from falconet.train.settings import TABLE_RATE
 from falconet.train.tables import TableOptimizer
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ class Optimizers:
             placement=config.table_placement,
             dtype=getattr(torch, config.table_dtype),
             seed=config.seed,
+        )
+        self._table_rates = by_table(
+            config.table_learning_rate, self.tables.tables, TABLE_RATE, setting="table_learning_rate"
         )
         _check_alone(model, self.tables.weights)
         self._config = config
@@ -60,7 +65,7 @@ class Optimizers:
         rows = self.tables.gather(collected)
         dense = [p.grad for p in self._dense.values() if p.grad is not None]
         square = torch.nn.utils.get_total_norm(dense).square()
-        table_rate = self._config.table_learning_rate * rate
+        table_rate = {name: own * rate for name, own in self._table_rates.items()}
         factor = 1.0 if scale is None else scale
         if self._config.clip_norm is None and not careful:
             norm = (square + self.tables.step(rows, table_rate, number, scale)).sqrt() * factor

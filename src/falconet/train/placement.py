@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 
@@ -22,6 +22,8 @@ from falconet.memory import as_size
 from falconet.train.exchange import Layout
 
 Placement = Literal["common", "replicated", "table", "row", "host"]
+T = TypeVar("T")
+
 Asked = Literal["auto", "replicated", "table", "row", "host"]
 _SHARE = 2  # half of a process's memory is for tables; activations need the other half
 PLACEMENTS = ("auto", "replicated", "table", "row", "host")
@@ -72,6 +74,21 @@ Plan = Mapping[str, Placed]
 """By the name of the table's weight."""
 
 
+def by_table(asked: T | Mapping[str, T], tables: Mapping[str, str], default: T, *, setting: str) -> dict[str, T]:
+    """What is asked of every table, by the name of its weight. `tables`: their own names, by that.
+
+    `asked`: one for all of them, or by the table's name; those that are not named have the default. Raises ConfigError
+    for an unknown table.
+    """
+    if not isinstance(asked, Mapping):
+        return dict.fromkeys(tables, asked)
+    for table in asked:
+        if table not in tables.values():
+            names = set(tables.values())
+            raise ConfigError(f"`{setting}` names `{table}`, no table of the model", hint=suggest(table, names))
+    return {name: asked.get(table, default) for name, table in tables.items()}
+
+
 def make_plan(
     sizes: Mapping[str, Size],
     asked: Asked | Mapping[str, Asked],
@@ -90,14 +107,7 @@ def make_plan(
 
     Raises ConfigError for an unknown table, or where a process would hold more than its memory.
     """
-    if not isinstance(asked, str):
-        tables = {size.table for size in sizes.values()}
-        for table in asked:
-            if table not in tables:
-                raise ConfigError(
-                    f"`table_placement` names `{table}`, no table of the model", hint=suggest(table, tables)
-                )
-    chosen = {name: asked if isinstance(asked, str) else asked.get(sizes[name].table, "auto") for name in sizes}
+    chosen = by_table(asked, {name: size.table for name, size in sizes.items()}, "auto", setting="table_placement")
     by_size = sorted(sizes, key=lambda name: -sizes[name].bytes)  # equal ones in the order of the model
     resident = sum(sizes[name].bytes for name, how in chosen.items() if how in ("auto", "replicated"))
     for name in by_size:

@@ -17,6 +17,7 @@ from torch import Tensor
 from falconet.hashing import stable_hash
 
 Rule = Literal["rowwise_rmsprop", "rowwise_adagrad", "rowwise_adam", "lazy_adam", "sgd"]
+RULE: Rule = "rowwise_rmsprop"  # where nothing is said
 
 EPSILON = 1e-8
 DECAY = 0.99  # of row-wise RMSprop's mean square, per touch

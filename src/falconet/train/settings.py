@@ -11,8 +11,10 @@ from falconet.config import with_types
 from falconet.errors import ConfigError
 from falconet.train.placement import Asked, check_placement
 from falconet.train.precision import Precision
-from falconet.train.rowwise import Rule
+from falconet.train.rowwise import RULE, Rule
 from falconet.train.schedule import Schedule
+
+TABLE_RATE = 0.01
 
 
 @with_types
@@ -24,8 +26,8 @@ class TrainConfig:
     optimizer: Literal["adam", "adamw", "sgd", "adagrad"] = "adam"  # of the dense layers
     learning_rate: float = 0.001
     weight_decay: float = 0.0
-    table_optimizer: Rule | None = "rowwise_rmsprop"  # None: as dense
-    table_learning_rate: float = 0.01
+    table_optimizer: Rule | Mapping[str, Rule] | None = RULE  # of all tables, or by name; None: as dense
+    table_learning_rate: float | Mapping[str, float] = TABLE_RATE  # likewise
     table_weight_decay: float = 0.0  # of the rows a step touches
     table_placement: Asked | Mapping[str, Asked] = "auto"  # of all tables, or by name; see train/placement.py
     table_dtype: Literal["float32", "bfloat16"] = "float32"  # what rows are kept in while they train
@@ -50,7 +52,13 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"`{name}` is {value}", hint="at least 1")
-        for name in ("learning_rate", "table_learning_rate", "clip_norm", "decay", "snapshot_minutes"):
+        rates = self.table_learning_rate
+        by_table = rates if isinstance(rates, Mapping) else {"": rates}
+        for table, rate in by_table.items():
+            if not 0 < rate < math.inf:
+                where = f"table_learning_rate.{table}" if table else "table_learning_rate"
+                raise ConfigError(f"`{where}` is {rate}", hint="a number above 0")
+        for name in ("learning_rate", "clip_norm", "decay", "snapshot_minutes"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"`{name}` is {value}", hint="a number above 0")

@@ -27,8 +27,8 @@ from falconet.nn.projection import Local, Projected, Visit
 from falconet.train import rowwise
 from falconet.train.exchange import Exchange, Route
 from falconet.train.gradients import RowGradient, add_up
-from falconet.train.placement import Asked, Size, check_dense, describe, make_plan
-from falconet.train.rowwise import Rule
+from falconet.train.placement import Asked, Size, by_table, check_dense, describe, make_plan
+from falconet.train.rowwise import RULE, Rule
 from falconet.train.runtime import Runtime
 from falconet.train.shards import on_main, take_over
 
@@ -36,8 +36,8 @@ _PART = 1 << 24  # numbers that are broadcast at once
 
 
 class TableOptimizer:
-    """Updates the touched rows of all `Tables` of a model by a rule of rowwise.py, or by none: then gradients go to the
-    weights, dense, for another optimizer to use.
+    """Updates the touched rows of all `Tables` of a model by a rule of rowwise.py, one for all or one by table (those
+    that are not named have the default); or by none: then gradients go to the weights, dense, for another optimizer.
 
     `weight_decay` shrinks a touched row by learning rate x weight_decay with its update. `placement`: "auto", one of
     placement.py's, or one for each table by name. `dtype`: what the rows are kept in while they train; bfloat16 rows
@@ -51,7 +51,7 @@ class TableOptimizer:
     def __init__(
         self,
         model: nn.Module,
-        rule: Rule | None,
+        rule: Rule | Mapping[str, Rule] | None,
         runtime: Runtime,
         *,
         weight_decay: float = 0.0,
@@ -62,7 +62,6 @@ class TableOptimizer:
         memory: int | None = None,
     ) -> None:
         self._modules = {name: m for name, m in model.named_modules() if isinstance(m, Tables)}
-        self._rule: Rule | None = rule
         self._runtime, self._weight_decay = runtime, weight_decay
         self._dtype, self._seed = dtype, seed
         self._exchange = Exchange(runtime, exchange_dtype)
@@ -70,26 +69,29 @@ class TableOptimizer:
         self.weights: dict[str, nn.Parameter] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._sizes: dict[str, Size] = {}
-        number = dtype.itemsize
         for module, tables in self._modules.items():
             for table in tables.tables:
                 weight = tables.weight(table)
                 if weight.requires_grad:  # what was frozen stays as it is
                     name = self._names[module, table] = known[id(weight)]
                     self.weights[name] = weight
-                    rows, width = weight.shape
-                    beside = 4 * rowwise.numbers_per_row(rule, width)
-                    self._sizes[name] = Size(table, rows, width, number * width + beside)
-        if rule is None:
+        self.tables = {name: table for (_, table), name in self._names.items()}
+        self._rules = {} if rule is None else by_table(rule, self.tables, RULE, setting="table_optimizer")
+        for name, weight in self.weights.items():
+            rows, width = weight.shape
+            beside = 4 * rowwise.numbers_per_row(self._rules.get(name), width)
+            self._sizes[name] = Size(self.tables[name], rows, width, dtype.itemsize * width + beside)
+        self._is_dense = rule is None
+        if self._is_dense:
             check_dense(placement, dtype)
         on_gpu = runtime.device.type == "cuda"
         self.plan = make_plan(
             self._sizes,
-            "replicated" if rule is None else placement,
+            "replicated" if self._is_dense else placement,
             world=runtime.world,
             memory=_memory(runtime) if memory is None else memory,
             on_gpu=on_gpu,
-            common=rule is not None and self._exchange.board is not None,
+            common=not self._is_dense and self._exchange.board is not None,
         )
         for (module, table), name in self._names.items():
             if self.plan[name].placement == "host" and on_gpu:
@@ -125,7 +127,7 @@ class TableOptimizer:
             _broadcast(weight.data, 0, self._runtime)
         held = weight.data[placed.layout.of(self._runtime.rank)] if placed.is_dealt else weight.data
         held = held.to(self._dtype).clone() if placed.is_dealt else held.to(self._dtype)
-        state = rowwise.fresh_state(self._rule, held)
+        state = rowwise.fresh_state(self._rules.get(name), held)
         if placed.placement == "common":
             board = self._exchange.board
             assert board is not None
@@ -198,7 +200,7 @@ class TableOptimizer:
                 parts = [*([found[name]] if name in found else []), *parts]
                 found[name] = add_up(parts) if parts else self._nothing(name)
         self._tell()
-        if self._rule is not None:
+        if not self._is_dense:
             return {name: found[name] for name in mine}
         for name, gradient in found.items():
             weight = self.weights[name]
@@ -266,23 +268,28 @@ class TableOptimizer:
 
     @torch.no_grad()
     def step(
-        self, gathered: Mapping[str, RowGradient], learning_rate: float, number: int, scale: Tensor | None = None
+        self,
+        gathered: Mapping[str, RowGradient],
+        learning_rate: float | Mapping[str, float],
+        number: int,
+        scale: Tensor | None = None,
     ) -> Tensor:
         """Update the rows by the gradients that `gather` gave, times `scale`; they are used up.
 
-        `number` of the step in the whole run, from which the draws of bfloat16 rows are made. Gives what `square_norm`
-        gives, at less cost.
+        `learning_rate`: of all tables, or of each by the name of its weight. `number` of the step in the whole run,
+        from which the draws of bfloat16 rows are made. Gives what `square_norm` gives, at less cost.
         """
-        assert self._rule is not None or not gathered
+        assert not self._is_dense or not gathered
+        rates = learning_rate if isinstance(learning_rate, Mapping) else dict.fromkeys(gathered, learning_rate)
         return self._sum(
-            {name: self._update(name, gradient, learning_rate, number, scale) for name, gradient in gathered.items()}
+            {name: self._update(name, gradient, rates[name], number, scale) for name, gradient in gathered.items()}
         )
 
     def _update(
         self, name: str, gradient: RowGradient, learning_rate: float, number: int, scale: Tensor | None
     ) -> Tensor:
         """Move the rows of a table; the sum of the squares of their gradient."""
-        assert self._rule is not None
+        rule = self._rules[name]
         values, state, placed = self.values[name], self.state[name], self.plan[name]
         if scale is not None:
             scale = scale.to(values.device)
@@ -299,8 +306,8 @@ class TableOptimizer:
             if scale is not None:
                 some_UD.mul_(scale)
                 squares_U = squares_U * scale.square()
-            pace_U = rowwise.pace(self._rule, state, ids_U, squares_U, width, learning_rate)
-            step_UD = rowwise.follow(self._rule, state, ids_U, some_UD, pace_U)
+            pace_U = rowwise.pace(rule, state, ids_U, squares_U, width, learning_rate)
+            step_UD = rowwise.follow(rule, state, ids_U, some_UD, pace_U)
             if self._weight_decay:
                 rowwise.shrink(values, ids_U, step_UD, learning_rate * self._weight_decay)
             rowwise.move(values, ids_U, step_UD, None if keys_U is None else keys_U[rows])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from falconet.retrieval import best
-from falconet.retrieval.best import best_of, near_best
+from falconet.retrieval.best import _down, best_of, near_best, near_best_of_one
 
 NOTHING = float("-inf")
 
@@ -61,3 +62,11 @@ def test_few_are_looked_at_also_where_the_best_stand_side_by_side(rows: int, ite
     found = near_best(chance, 20)
     assert int(found.lengths.min()) >= 20
     assert int(found.lengths.max()) < 30
+
+
+def test_a_border_between_two_numbers_leaves_out_none_that_reaches_it() -> None:
+    for border in np.random.default_rng(0).uniform(-0.9, 0.9, 200).tolist():
+        lowered = _down(border)
+        assert float(lowered) <= border < float(np.nextafter(lowered, np.float32(2)))
+        scores = np.array([1.0, lowered, -1.0], dtype=np.float32)
+        assert near_best_of_one(scores, 1, 1 - border).tolist() == [0, 1]

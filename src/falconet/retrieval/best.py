@@ -58,9 +58,9 @@ def near_best_of_one(scores_N: npt.NDArray[np.float32], k: int, slack: float = 0
 
 
 def _down(border: float) -> np.float32:
-    """As a float32 that is no larger: numpy compares in the type of the scores."""
+    """As a float32 that is no larger: numpy compares in the narrower type, where both are equal."""
     rounded = np.float32(border)
-    return np.nextafter(rounded, np.float32(-np.inf)) if rounded > border else rounded
+    return np.nextafter(rounded, np.float32(-np.inf)) if float(rounded) > border else rounded
 
 
 def _width(items: int, k: int) -> int:

@@ -23,13 +23,12 @@ from torch import Tensor
 
 from falconet import Loader, TrainConfig, Trainer
 from falconet.config import from_plain
-from falconet.evaluation.baselines import popular
 from falconet.evaluation.cut import count_items, read_interactions
 from falconet.evaluation.recommend import Retrieval
 from falconet.evaluation.tables import Items, Users, read_items, read_users
 from falconet.io.footer import read_schema
 from falconet.metrics.ranking import RankingMetrics
-from falconet.models import EASE, MODELS, Popular, Retriever
+from falconet.models import EASE, MODELS, Retriever
 from falconet.models.closed_form import ClosedForm
 from falconet.progress import set_quiet
 from falconet.schema import Tag
@@ -38,11 +37,9 @@ METRICS = ("ndcg@10", "recall@10", "mrr@10")
 AT_ONCE = 256  # users
 
 
-def trained(entry: dict[str, Any], features: Path, items: Items, seed: int) -> Retriever:
+def trained(entry: dict[str, Any], features: Path, seed: int) -> Retriever:
     """A model with the settings of an entry, fitted or trained on `features/train`, or on whole users."""
     kind = MODELS[entry["model"]]
-    if kind is Popular:
-        return popular(items)
     torch.manual_seed(seed)
     rows = features / "train"
     config = from_plain(kind.Config, entry.get("config", {}), where="config")
@@ -103,7 +100,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         codes, found = theirs(job, features, users)
     else:
         start, cpu = time.perf_counter(), time.process_time()
-        model = trained(entry, features, items, job["seed"])
+        model = trained(entry, features, job["seed"])
         found = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
         codes = lists(model, users, listed)
         found["peak_mb"] = peak_mb()

@@ -14,6 +14,7 @@ from falconet.progress import aligned
 
 FORMAT = 1
 FOOTER_KEY = b"falconet.schema"
+SECONDS = "seconds_since_1970"  # a column of rows, without tags, which says when each was
 
 List = None | str | int
 """None: a scalar. "ragged": lists of any length. A number: lists of that length."""

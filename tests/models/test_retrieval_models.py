@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from falconet.models import (
 )
 from falconet.models.closed_form import ClosedForm, Interactions, ItemScorer
 from falconet.models.sequence import SequenceModel, last, pieces
+from falconet.models.store import load_model, save_model
 from falconet.nn import ItemLossConfig
 from falconet.testing.models import EXAMPLE, example_batch
 
@@ -70,7 +72,24 @@ class TestInteractions:
         assert found.by_item(9).to_lists() == [[], [], [], [1], [1], [], [], [0], []]
         assert found.counts(9).tolist() == [0, 0, 0, 1, 2, 0, 0, 1, 0]
 
+    def test_recent_counts_halve_with_every_half_life(self) -> None:
+        days = torch.tensor([100.0, 90.0, math.nan, 80.0, 100.0], dtype=torch.float64)
+        found = Interactions(torch.arange(5), torch.tensor([4, 4, 4, 7, 3]), days)
+        assert found.recent_counts(9, 10.0).tolist() == [0, 0, 0, 1, 1.5, 0, 0, 0.25, 0]
+        assert found.recent_counts(9, 1e9).tolist() == pytest.approx([0, 0, 0, 1, 2, 0, 0, 1, 0])
+        later = Interactions(found.users, found.items, days + 5_000)
+        assert later.recent_counts(9, 10.0).equal(found.recent_counts(9, 10.0))
+
+    @pytest.mark.parametrize("days", [None, torch.full((2,), math.nan)])
+    def test_without_times_nothing_is_recent(self, days: Tensor | None) -> None:
+        found = Interactions(torch.tensor([1, 2]), torch.tensor([4, 5]), days)
+        with pytest.raises(DataError, match="no time of an interaction is known, so none is recent"):
+            Popular.from_schema(EXAMPLE, Popular.Config(half_life=30.0)).fit(found)
+        assert Popular.from_schema(EXAMPLE).fit(found).popularity.sum() == 2
+
     def test_what_cannot_be_is_refused(self) -> None:
+        with pytest.raises(DataError, match=r"\(2,\) items were taken at \(1,\) times"):
+            Interactions(torch.tensor([1, 2]), torch.tensor([1, 2]), torch.zeros(1))
         with pytest.raises(DataError, match=r"\(2,\) users took \(1,\) items"):
             Interactions(torch.tensor([1, 2]), torch.tensor([1]))
         with pytest.raises(DataError, match="the code -1 among the items"):
@@ -79,6 +98,28 @@ class TestInteractions:
             Popular.from_schema(EXAMPLE).fit(Interactions(torch.tensor([1]), torch.tensor([30])))
         with pytest.raises(DataError, match="EASE cannot be fitted: there are no interactions"):
             EASE.from_schema(EXAMPLE).fit(Interactions(torch.zeros(0).long(), torch.zeros(0).long()))
+
+
+def test_what_was_taken_of_late_is_popular_where_that_is_asked_for(tmp_path: Path) -> None:
+    items, days = torch.tensor([4, 4, 4, 5, 5, 6]), torch.tensor([0.0, 0, 0, 99, 100, 100], dtype=torch.float64)
+    found = Interactions(torch.arange(6), items, days)
+    old, new = (Popular.from_schema(EXAMPLE, Popular.Config(half_life=x)).fit(found) for x in (None, 10.0))
+    assert scores(old, histories([[]])).argsort(descending=True)[0, :3].tolist() == [4, 5, 6]
+    assert scores(new, histories([[]])).argsort(descending=True)[0, :3].tolist() == [5, 6, 4]
+    rows = Batch.of({**example_batch(rows=3).features, "item": torch.tensor([4, 5, 6])})
+    assert new.loss(rows).exp().tolist() == pytest.approx(
+        [(N + 2.933 + 0.0029) / x for x in (1.0029, 2.933, 2.0)], 1e-3
+    )
+    save_model(new, tmp_path / "new")
+    again = load_model(tmp_path / "new")
+    assert isinstance(again, Popular)
+    assert again.popularity.equal(new.popularity)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan])
+def test_a_half_life_that_is_none_is_refused(wrong: float) -> None:
+    with pytest.raises(ConfigError, match="Popular half_life="):
+        Popular.Config(half_life=wrong)
 
 
 @pytest.mark.parametrize("users", [7, 200], ids=["fewer users than items", "more users than items"])

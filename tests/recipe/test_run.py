@@ -32,10 +32,10 @@ from falconet.models import EASE, MODELS
 from falconet.models.store import load_model
 from falconet.progress import set_quiet
 from falconet.recipe import stages
-from falconet.recipe.config import DataConfig, Recipe, RetrieverConfig, StageConfig, read_recipe
+from falconet.recipe.config import CompareConfig, DataConfig, Recipe, RetrieverConfig, StageConfig, read_recipe
 from falconet.recipe.demo import next_commands
 from falconet.recipe.lock import locked
-from falconet.recipe.run import raw_fingerprint, run, steps
+from falconet.recipe.run import compare, raw_fingerprint, run, steps
 from falconet.serve.bundle import load_bundle
 from falconet.serve.current import bundle_folder
 from falconet.serve.recommender import Recommender
@@ -81,7 +81,8 @@ def test_every_folder_is_whole(finished: Path) -> None:
 
 def test_the_tables_are_those_of_the_contract(finished: Path) -> None:
     train = read_schema(finished / "features/train")
-    assert train.names == ("userId", "movieId", "genres", "year", "history", "rating")
+    assert train.names == ("userId", "movieId", "genres", "year", "history", "rating", "seconds_since_1970")
+    assert not train["seconds_since_1970"].tags
     assert train["history"].table == train["movieId"].table
     assert train.select("target").names == ("rating",)
     assert not train.select("item", "user").names
@@ -105,6 +106,13 @@ def test_the_report_has_three_models_and_the_ranker(finished: Path) -> None:
     for figures in report["models"].values():
         for figure in figures["ranking"].values():
             assert 0 <= figure["low"] <= figure["value"] <= figure["high"] <= 1
+
+
+def test_what_was_popular_of_late_stands_beside_what_is_popular(recipe: Recipe, work: Path) -> None:
+    recent = CompareConfig(name="recent", model="Popular", config={"half_life": 30.0})
+    models = compare(replace(recipe, compare=(recent,)), work)["models"]
+    assert list(models) == ["Popular", "EASE", "recent"]
+    assert models["recent"]["ranking"] != models["Popular"]["ranking"]
 
 
 def test_a_second_run_skips_everything(recipe: Recipe, work: Path, said: Callable[[], list[str]]) -> None:

@@ -1,4 +1,4 @@
-"""Popularity by week: the same weeks for any way of writing times, and no more bars than a chart can show."""
+"""Times: the same weeks and seconds for any way of writing them, and no more bars than a chart can show."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from falconet.recipe.config import ColumnsConfig
+from falconet.recipe.times import seconds_of
 from falconet.recipe.weeks import by_week
 
 COLUMNS = ColumnsConfig(user="u", item="i", time="t")
@@ -44,6 +45,12 @@ def test_weeks_are_the_same_for_any_way_of_writing_times(times: pl.Series) -> No
     assert by_week(rows.lazy(), COLUMNS, {7: "seven", 8: "eight"}) == WANTED
     missing = pl.concat([rows, pl.DataFrame({"i": [5], "t": [None]}, schema=rows.schema)])
     assert by_week(missing.lazy(), COLUMNS, {7: "seven", 8: "eight"}) == WANTED
+    seconds = seconds_of(missing.lazy(), "t")
+    assert seconds is not None
+    day = 86_400 if times.dtype == pl.Date else 1
+    ahead = 3_600 if isinstance(times.dtype, pl.Datetime) and times.dtype.time_zone else 0  # Zurich in winter
+    found = missing.select(seconds(pl.col("t")))["t"]
+    assert found.to_list() == [*(x // day * day - ahead for x in SECONDS), None]
 
 
 def test_of_long_times_a_bar_is_of_several_weeks() -> None:
@@ -58,4 +65,5 @@ def test_of_long_times_a_bar_is_of_several_weeks() -> None:
 def test_what_is_no_time_has_no_weeks(times: pl.Series) -> None:
     rows = pl.LazyFrame({"i": [1, 2], "t": times})
     assert by_week(rows, COLUMNS, {}) is None
+    assert seconds_of(rows, "t") is None
     assert by_week(rows, ColumnsConfig(user="u", item="i", time=None), {}) is None

@@ -25,7 +25,7 @@ from falconet.hashing import hash_uint64
 from falconet.io.artifact import write_artifact
 from falconet.io.footer import data_files, read_schema
 from falconet.models.closed_form import SEEN, Interactions
-from falconet.schema import Column, Schema, Tag
+from falconet.schema import SECONDS, Column, Schema, Tag
 
 KIND = "rows"
 
@@ -145,12 +145,15 @@ def count_items(rows: str | Path, cardinality: int) -> Tensor:
 
 
 def read_interactions(rows: str | Path) -> Interactions:
-    """Who took what in a folder of rows: what models in closed form are fitted on."""
+    """Who took what in a folder of rows, and when, where they say it: what models in closed form are fitted on."""
     schema = read_schema(rows)
-    names = [schema.one(side, Tag.ID).name for side in (Tag.USER, Tag.ITEM)]
-    tables = [pq.read_table(path, columns=names, partitioning=None) for path in data_files(rows)]
-    users, items = (np.concatenate([table.column(name).to_numpy() for table in tables]) for name in names)
-    return Interactions(torch.from_numpy(users.astype(np.int64)), torch.from_numpy(items.astype(np.int64)))
+    user, item = (schema.one(side, Tag.ID).name for side in (Tag.USER, Tag.ITEM))
+    names = [user, item, *([SECONDS] if SECONDS in schema else [])]
+    table = pa.concat_tables(pq.read_table(path, columns=names, partitioning=None) for path in data_files(rows))
+    found = {name: table.column(name).to_numpy() for name in names}
+    days = torch.from_numpy(found[SECONDS].astype(np.float64)) / 86_400 if SECONDS in found else None
+    users, items = (torch.from_numpy(found[name].astype(np.int64)) for name in (user, item))
+    return Interactions(users, items, days)
 
 
 def histories(schema: Schema, items: Schema) -> tuple[Column, ...]:

@@ -24,14 +24,20 @@ SEEN = "seen"  # a feature beside the columns of the schema: everything a user t
 
 @dataclass(frozen=True)
 class Interactions:
-    """Who took what in training: codes, int64 of [E] each. A pair that comes twice counts once, but for `counts`."""
+    """Who took what in training: codes, int64 of [E] each. A pair that comes twice counts once, but for `counts`.
+
+    `days`: when, in days since any moment, float64 of [E]; NaN where that is not known.
+    """
 
     users: Tensor
     items: Tensor
+    days: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.users.shape != self.items.shape or self.users.dim() != 1:
             raise DataError(f"{tuple(self.users.shape)} users took {tuple(self.items.shape)} items")
+        if self.days is not None and self.days.shape != self.items.shape:
+            raise DataError(f"{tuple(self.items.shape)} items were taken at {tuple(self.days.shape)} times")
         for name in ("users", "items"):
             codes = getattr(self, name)
             if len(codes) and int(codes.min()) < 0:
@@ -47,6 +53,22 @@ class Interactions:
         if len(self.items) and int(self.items.max()) >= cardinality:
             raise DataError(f"an interaction has the item {int(self.items.max())}, there are {cardinality} codes")
         return torch.bincount(self.items, minlength=cardinality)
+
+    def recent_counts(self, cardinality: int, half_life: float) -> Tensor:
+        """The same where each counts half as much for every `half_life` days before the last one: float64.
+
+        What is of an unknown time does not count. Raises DataError where all are, or there are no times.
+        """
+        known = torch.empty(0) if self.days is None else self.days.isfinite()
+        if self.days is None or not known.any():
+            raise DataError(
+                "no time of an interaction is known, so none is recent",
+                hint="`columns.time` of a recipe names their column; `Interactions(users, items, days)` has them",
+            )
+        days = self.days[known].double()
+        weights = torch.exp2((days - days.max()) / half_life)
+        counts = self.counts(cardinality).double().zero_()
+        return counts.index_add_(0, self.items[known], weights)
 
     def by_user(self) -> Ragged:
         """The distinct items of each distinct user, both ascending."""

@@ -14,6 +14,7 @@ from falconet.io.artifact import MANIFEST, read_artifact
 from falconet.io.private import private_folder
 from falconet.progress import note
 from falconet.recipe.config import ColumnsConfig
+from falconet.recipe.times import UNITS, unit_of
 from falconet.serve.events import HIDE, RATING, Id
 from falconet.serve.export import FORMAT, KIND, Said, read_said, said_in
 from falconet.serve.store import Store
@@ -23,9 +24,7 @@ AT = "event_time"  # microseconds since 1970, beside the recipe's own columns
 _ARRIVAL, _RATING = "__arrival__", "__rating__"
 _COLUMNS = ("event_id", "user_id", "item_id", "type", "value", "time")
 _STORES = ("postgresql", "postgres", "redis", "rediss", "unix")
-_YEAR = 31_557_600  # seconds
 _LATEST = (2**63 - 1) // 1000  # microseconds: in the year 2262, where nanoseconds in 64 bits end
-_UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 
 
 @dataclass(frozen=True)
@@ -183,15 +182,8 @@ def _time(like: pl.LazyFrame, name: str) -> pl.Expr:
     latest = like.select(pl.col(name).max()).collect().item()
     if (unit := unit_of(latest)) is None:
         raise DataError(
-            f"the latest `{name}` of the raw files is {latest}, which is no time since 1970 in {', '.join(_UNITS)}",
+            f"the latest `{name}` of the raw files is {latest}, which is no time since 1970 in {', '.join(UNITS)}",
             hint="events cannot be put in order with such times: convert the raw files, and `falconet run` anew",
         )
     scaled = at * (unit // 10**6) if unit >= 10**6 else at // (10**6 // unit)
     return at / (10**6 / unit) if dtype.is_float() else scaled
-
-
-def unit_of(latest: float | None) -> int | None:
-    """How many units a second has, of numbers that count since 1970 up to `latest`; None where they can be no times."""
-    if latest is None:
-        return None
-    return next((unit for unit in _UNITS.values() if _YEAR * unit <= latest < 230 * _YEAR * unit), None)

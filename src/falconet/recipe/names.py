@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from falconet.recipe.config import ColumnsConfig
+from falconet.schema import SECONDS
 
 ROW = "row"  # the number of a row in the raw data, which orders ties in time
 
 # Names that docs/contracts.md gives to columns of the tables the raw columns end up in.
 TAKEN = frozenset(
     {
-        *(ROW, "split", "history"),
+        *(ROW, SECONDS, "split", "history"),
         *("item_id", "title", "count", "log_popularity"),
         *("user_id", "seen", "relevant", "relevant_unknown", "user_code", "item_code"),
         *(

@@ -8,7 +8,7 @@ Where whole users are held out, `split/known` is what is known of them and `feat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,8 @@ from falconet.recipe.names import ROW
 from falconet.recipe.source import RawData, read_data
 from falconet.recipe.split import KNOWN, split_rows
 from falconet.recipe.tables import count_rows, others_of, write_items, write_strangers, write_users
-from falconet.schema import Tag
+from falconet.recipe.times import seconds_of
+from falconet.schema import SECONDS, Tag
 
 
 def item_features(items: pl.DataFrame | None, columns: ColumnsConfig) -> tuple[list[str], list[str]]:
@@ -85,11 +86,13 @@ def plan(
     users: pl.DataFrame | None = None,
     catalogue: pl.DataFrame | None = None,
     ties_by_row: bool = False,
+    seconds: Callable[[pl.Expr], pl.Expr] | None = None,
 ) -> Workflow:
-    """The operator graph: ids, the columns of items and users, the history, and the target.
+    """The operator graph: ids, the columns of items and users, the history, the target, and when a row was.
 
     `catalogue`: the ids of items that have a code, in the order of the codes; without it, those that are fitted.
     `ties_by_row`: what a user did earlier at the same time is history too, as a split by place in the file needs it.
+    `seconds`: what makes seconds since 1970 of the column of times, if there is one.
     """
     user = [columns.user] >> ops.Categorify() >> ops.AddTags(tags=("user", "id"))
     vocabs = None if catalogue is None else {columns.item: catalogue}
@@ -117,6 +120,8 @@ def plan(
         bar = prepare.positive
         taken = [columns.rating] >> ops.LambdaOp(lambda x: _above(x, bar).cast(pl.Float32))
         outputs = outputs + (taken >> ops.AddTags(tags=("target", "binary")))
+    if columns.time is not None and seconds is not None:
+        outputs = outputs + ([columns.time] >> ops.LambdaOp(seconds, dtype="int64") >> ops.Rename(name=SECONDS))
     return Workflow(outputs)
 
 
@@ -207,7 +212,15 @@ def prepare(recipe: Recipe, work: Path, *, step: str, again: Path | None = None)
     train = Dataset(split / "train")
     leave_last = recipe.split.kind == "leave_last"
     catalogue = catalogue_of(train, raw.items, columns) if recipe.prepare.untrained_items else None
-    graph = plan(raw.items, columns, recipe.prepare, users=raw.users, catalogue=catalogue, ties_by_row=leave_last)
+    graph = plan(
+        raw.items,
+        columns,
+        recipe.prepare,
+        users=raw.users,
+        catalogue=catalogue,
+        ties_by_row=leave_last,
+        seconds=None if columns.time is None else seconds_of(train.scan(), columns.time),
+    )
     fitted = graph.fit(train)
     _check_features(fitted, recipe.prepare)
     fitted.save(work / "workflow", overwrite=True)

@@ -26,6 +26,8 @@ from falconet.recipe.lock import locked
 if TYPE_CHECKING:
     from falconet.recipe.training import Start, Watch
 
+_FEATURES = 2  # the format of what prepare writes: tables of another one are made anew
+
 
 @dataclass(frozen=True)
 class Step:
@@ -131,7 +133,7 @@ def steps(recipe: Recipe, work: Path, *, watch: Watch | None = None) -> list[Ste
 
     def prepare_key() -> str:
         data = {**to_plain(recipe.data), "path": None, "items": None, "users": None}
-        reads = {**settings_of(recipe, "split", "columns", "prepare"), "data": data}
+        reads = {**settings_of(recipe, "split", "columns", "prepare"), "data": data, "features": _FEATURES}
         return step_key("prepare", reads, raw_fingerprint(recipe))
 
     return [

@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from falconet.recipe.collect import unit_of
 from falconet.recipe.config import ColumnsConfig
+from falconet.recipe.times import date_of
 
 _MOST = 150  # bars of a chart; of longer times each is of several weeks
 _ITEMS = 6  # that are shown alone, the most popular ones
@@ -20,7 +20,7 @@ def by_week(rows: pl.LazyFrame, columns: ColumnsConfig, titles: Mapping[Any, str
 
     `titles`: by raw id. Weeks begin on Mondays, in UTC where times are numbers.
     """
-    if columns.time is None or (date := _date(rows, columns.time)) is None:
+    if columns.time is None or (date := date_of(rows, columns.time)) is None:
         return None
     item = columns.item
     rows = rows.select(item, date.dt.truncate("1w").alias(_WEEK)).drop_nulls()
@@ -48,14 +48,3 @@ def by_week(rows: pl.LazyFrame, columns: ColumnsConfig, titles: Mapping[Any, str
             for one in best[item]
         ],
     }
-
-
-def _date(rows: pl.LazyFrame, name: str) -> pl.Expr | None:
-    """The day of a column of times; None where it can be none."""
-    dtype, at = rows.collect_schema()[name], pl.col(name)
-    if dtype == pl.Date:
-        return at
-    if isinstance(dtype, pl.Datetime):
-        return at.dt.date()
-    unit = unit_of(rows.select(at.max()).collect().item()) if dtype.is_numeric() else None
-    return None if unit is None else pl.from_epoch((at // unit).cast(pl.Int64, strict=False), "s").dt.date()

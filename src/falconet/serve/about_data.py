@@ -71,7 +71,7 @@ def step_costs(workflow: FittedWorkflow, rows: Dataset) -> Explanation | None:
 
 def same_features(workflow: FittedWorkflow, rows: pl.DataFrame) -> dict[str, Any]:
     """Raw rows through the path of a server and through that of the training: in how many each column differs."""
-    outputs = [c.name for c in workflow.schema.without_tags(Tag.TARGET, Tag.WEIGHT, Tag.SEQUENCE)]
+    outputs = [c.name for c in workflow.schema.without_tags(Tag.TARGET, Tag.WEIGHT, Tag.SEQUENCE) if c.tags]
     serving = workflow.prune(outputs=outputs)
     trained = serving.transform(rows, out_of_fold=False)
     served = serving.online()(rows.to_dicts())
@@ -90,10 +90,10 @@ def _same(one: object, other: object) -> bool:
 
 
 def _rows(folder: Path, workflow: FittedWorkflow) -> dict[str, Any]:
-    """The columns of the training rows, of a sample."""
-    schema = read_schema(folder)
-    frame = _first(folder, schema.names)
-    return {"rows": frame.height, "columns": [_column(frame[c.name], c, _names(c, workflow)) for c in schema]}
+    """The columns of the training rows that models may read, of a sample."""
+    columns = [c for c in read_schema(folder) if c.tags]
+    frame = _first(folder, [c.name for c in columns])
+    return {"rows": frame.height, "columns": [_column(frame[c.name], c, _names(c, workflow)) for c in columns]}
 
 
 def _shown(folder: Path) -> dict[str, Any]:

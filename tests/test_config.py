@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -7,6 +8,7 @@ import pytest
 
 from falconet.config import config_hash, from_plain, to_plain
 from falconet.errors import ConfigError
+from falconet.ops import OPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,7 @@ class Outer:
     kind: Literal["a", "b"] = "a"
     hidden: tuple[int, ...] = (1, 2)
     limit: int | None = None
+    ends: str | Sequence[float] = ()
     inner: Inner = field(default_factory=Inner)
 
 
@@ -34,6 +37,23 @@ def test_whole_numbers_are_numbers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("TimeParts", {"parts": "hour"}),
+        ("TimeParts", {"parts": ["hour", "weekday"]}),
+        ("Bucketize", {"boundaries": 4}),
+        ("Bucketize", {"boundaries": [1, 2.5]}),
+        ("Bucketize", {"boundaries": {"price": [1, 2.5], "age": 3}}),
+        ("DifferenceLag", {"partition_cols": ["user"], "shift": [1, -1]}),
+        ("Groupby", {"groupby_cols": "user", "aggs": {"item": ["list", "count"], "time": "max"}}),
+        ("AddTags", {"tags": ["user", "mine"]}),
+    ],
+)
+def test_operators_take_lists_and_tables_as_files_have_them(name: str, settings: dict[str, object]) -> None:
+    assert from_plain(OPS[name], settings) == OPS[name](**settings)
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"name": "x", "raet": 1}, "(?s)`recipe` has an unknown key `raet`.*did you mean `rate`"),
@@ -44,6 +64,7 @@ def test_whole_numbers_are_numbers() -> None:
         ({"name": "x", "kind": "c"}, "`recipe.kind` must be one of 'a', 'b', not 'c'"),
         ({"name": "x", "hidden": [1, "2"]}, r"`recipe.hidden\[1\]` must be a whole number"),
         ({"name": "x", "inner": {"sise": 1}}, "(?s)`recipe.inner` has an unknown key `sise`.*did you mean `size`"),
+        ({"name": "x", "ends": 3}, "`recipe.ends` must be a string or a list of numbers, not 3"),
         ({"name": "x", "inner": 3}, "`recipe.inner` must be a table of settings, not 3"),
         ([], "`recipe` must be a table of settings"),
     ],

@@ -11,13 +11,15 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from falconet.arguments import explained_class
 from falconet.errors import ConfigError, suggest
 
 T = TypeVar("T")
+
+_LISTS = (tuple, list, Sequence)
 
 
 def to_plain(value: Any) -> Any:
@@ -89,7 +91,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if isinstance(value, hint):  # type: ignore[arg-type]
             return value
         return from_plain(typing.cast(type[Any], hint), value, where=where)
-    if origin in (tuple, list) and isinstance(value, (list, tuple)):
+    if origin in _LISTS and isinstance(value, (list, tuple)):
         return _convert_sequence(origin, args, value, where)
     if origin in (dict, Mapping) and isinstance(value, Mapping):
         return {str(k): _convert(args[1], v, f"{where}.{k}") for k, v in value.items()}
@@ -99,7 +101,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return value
     if hint in (str, bool, types.NoneType) and isinstance(value, hint):
         return value
-    listed = f"[{value!r}]" if origin in (tuple, list) else None
+    listed = f"[{value!r}]" if origin in _LISTS else None
     raise ConfigError(f"`{where}` must be {_say(hint)}, not {value!r}", hint=listed)
 
 
@@ -116,8 +118,8 @@ def _convert_union(hint: Any, args: tuple[Any, ...], value: Any, where: str) -> 
 
 
 def _convert_sequence(origin: Any, args: tuple[Any, ...], value: Any, where: str) -> Any:
-    if origin is list or (len(args) == 2 and args[1] is Ellipsis):
-        return origin(_convert(args[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin in (list, Sequence) or (len(args) == 2 and args[1] is Ellipsis):
+        return (list if origin is list else tuple)(_convert(args[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if len(value) != len(args):
         raise ConfigError(f"`{where}` needs {len(args)} values, got {len(value)}: {value!r}")
     return tuple(_convert(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(zip(args, value, strict=True)))
@@ -136,7 +138,7 @@ def _say(hint: Any) -> str:
         return names[hint]
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_say(a) for a in args)
-    if origin in (tuple, list):
+    if origin in _LISTS:
         return f"a list of {_say(args[0]).removeprefix('a ')}s" if args else "a list"
     if origin is typing.Literal:
         return f"one of {', '.join(map(repr, args))}"

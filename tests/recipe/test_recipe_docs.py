@@ -46,7 +46,7 @@ PLACES = [
 
 def test_the_example_is_a_recipe_for_files_without_ratings(tmp_path: Path) -> None:
     blocks = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     (tmp_path / "shop.toml").write_text(blocks[0], encoding="utf-8")
     recipe = read_recipe(tmp_path / "shop.toml")
     (tmp_path / "several.toml").write_text('format = 1\ndata.path = "x"\n' + blocks[1], encoding="utf-8")
@@ -55,6 +55,8 @@ def test_the_example_is_a_recipe_for_files_without_ratings(tmp_path: Path) -> No
     searched = read_recipe(tmp_path / "tune.toml").tune
     assert searched is not None
     assert list(searched.ranges) == ["retriever.config.dim", "retriever.train.learning_rate", "retriever.train.epochs"]
+    (tmp_path / "moment.toml").write_text('format = 1\ndata.path = "x"\n' + blocks[3], encoding="utf-8")
+    assert read_recipe(tmp_path / "moment.toml").prepare.context_columns == ("device", "timestamp")
     assert (recipe.data.reader, recipe.data.items, recipe.columns.rating) == ("files", "products.csv", None)
 
 

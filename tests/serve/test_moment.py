@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,13 +49,21 @@ def test_the_server_says_what_may_be_said_of_the_moment(told: Recommender, recom
 
 
 def test_each_of_it_changes_the_scores(told: Recommender) -> None:
-    nothing = scores(told)
+    nothing = scores(told, at=None)
     for context in ({"device": "phone"}, {"holiday": True}, {"hour": 13.0}, {"at": "2024-05-31T17:45"}):
-        assert scores(told, **context) != nothing
+        assert scores(told, **{"at": None, **context}) != nothing  # type: ignore[arg-type]
     assert scores(told, at="2024-05-31T17:45") == scores(told, at="2001-01-01T17:45:00")  # the hour is what is read
     assert scores(told, at="2024-05-31T17:45") != scores(told, at="2024-05-31T05:45")
     with pytest.raises(DataError, match=r"(?s)`context` .*'at': 'noon'.* cannot be used"):
         scores(told, at="noon")
+
+
+def test_a_time_that_is_not_said_is_that_of_the_request(told: Recommender) -> None:
+    before = dt.datetime.now(dt.UTC)
+    found = scores(told)
+    after = dt.datetime.now(dt.UTC)
+    assert found in [scores(told, at=now.isoformat()) for now in (before, after)]
+    assert found != scores(told, at=None)
 
 
 @pytest.fixture
@@ -80,6 +89,11 @@ def test_another_moment_is_another_list(page: Page, told: Recommender, tmp_path:
     page.one("#samples button").click()
     page.until("document.querySelectorAll('.card').length > 0")
     page.settled()
+    page.driver.execute_script(
+        "const at = document.querySelector(\"[data-name='at']\"); at.value = '2024-05-31T17:45';"
+        "at.dispatchEvent(new Event('change'));"
+    )  # else it is now, which may change in between
+    page.settled()
     before = final(page)
     choose(page, "device", "1")
     phone = final(page)
@@ -91,7 +105,7 @@ def test_another_moment_is_another_list(page: Page, told: Recommender, tmp_path:
     page.settled()
     page.one(".card").send_keys("y")
     page.until("document.getElementById('why').open")
-    assert '"context":{"device":"phone","holiday":true,"hour":23}' in page.one("#why-curl").text
+    assert '"context":{"at":"2024-05-31T17:45","device":"phone","holiday":true,"hour":23}' in page.one("#why-curl").text
     page.one("#why-close").click()
     assert page.driver.save_screenshot(str(tmp_path / "moment.png"))
     assert page.width() == 390

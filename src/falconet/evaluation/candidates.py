@@ -46,6 +46,7 @@ def build_candidates(
     strangers: Users | None = None,
     ids: bool = False,
     history: bool = False,
+    rows: str | Path | None = None,
     parents: Mapping[str, str] | None = None,
     step: str = "",
 ) -> None:
@@ -54,12 +55,13 @@ def build_candidates(
     Both may be several in one (`Sources`). The scout was trained on what `write_scout_rows` left with the same
     `config`; without one the retriever stands in, and the ranker will trust it too much. `group` is the row of the user
     in the table of users; `strangers`, if whole users are held out, are the ones in the test, and their rows count on
-    from there. `ids` and `history`: the rows have those of user and item too, and the history. Raises DataError where
-    there is nothing to learn: no held-out item is among the candidates.
+    from there. `ids` and `history`: the rows have those of user and item too, and the history. `rows`: the folder of
+    training rows, needed where models read context. Raises DataError where there is nothing to learn: no held-out item
+    is among the candidates.
     """
     extra = {"step": step, "candidates": config.candidates}
     with write_artifact(out, KIND, parents=parents, extra=extra, overwrite=True) as draft:
-        chosen, known = cut_users(users, items.schema, config)
+        chosen, known = cut_users(users, items.schema, config, rows)
         if not len(chosen):
             raise DataError(
                 f"none of the {len(users):,} training users has two items of which one could be held out",

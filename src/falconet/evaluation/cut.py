@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from falconet.batch import Feature, Ragged
+from falconet.columns import read_columns
 from falconet.errors import ConfigError, DataError
 from falconet.evaluation.tables import Users
 from falconet.hashing import hash_uint64
@@ -60,10 +61,13 @@ class CandidateConfig:
         return np.sort(order[: self.max_users])
 
 
-def cut_users(users: Users, items: Schema, config: CandidateConfig) -> tuple[Tensor, Users]:
+def cut_users(
+    users: Users, items: Schema, config: CandidateConfig, rows: str | Path | None = None
+) -> tuple[Tensor, Users]:
     """The chosen users with something on both sides: their rows, and they themselves as if they knew only one side.
 
-    `seen` and the histories are what is left, `relevant` what was held out.
+    `seen` and the histories are what is left, `relevant` what was held out. Where users have context columns, these are
+    then those of one held-out row of each in `rows`, the folder of training rows. Raises ConfigError without it.
     """
     codes = users.features.features[users.schema.one(Tag.USER, Tag.ID).name]
     assert isinstance(codes, Tensor)
@@ -87,7 +91,30 @@ def cut_users(users: Users, items: Schema, config: CandidateConfig) -> tuple[Ten
     )
     both = torch.nonzero((reduced.relevant.lengths > 0) & (reduced.seen.lengths > 0)).flatten()
     chosen = both[torch.from_numpy(config.choose(codes[both].numpy()))]
-    return chosen, reduced.take(chosen)
+    cut = reduced.take(chosen)
+    if not cut.schema.select(Tag.CONTEXT).columns:
+        return chosen, cut
+    if rows is None:
+        raise ConfigError("users have context columns, and no `rows` say what the moment of an item was")
+    moments = _moments(rows, cut.schema, codes[chosen].numpy(), config)
+    return chosen, replace(cut, features=replace(cut.features, features={**cut.features.features, **moments}))
+
+
+def _moments(
+    rows: str | Path, users: Schema, codes: npt.NDArray[np.integer], config: CandidateConfig
+) -> dict[str, Feature]:
+    """The context columns of the first row of each user (ascending codes) that is held out."""
+    schema, context = read_schema(rows), users.select(Tag.CONTEXT)
+    user, item = (schema.one(side, Tag.ID).name for side in (Tag.USER, Tag.ITEM))
+    found: list[pa.Table] = []
+    for path in data_files(rows):
+        table = pq.read_table(path, columns=[user, item, *context.names], partitioning=None)
+        held_out = config.holds_out(table.column(user).to_numpy(), table.column(item).to_numpy())
+        found.append(table.filter(pa.array(held_out)))
+    table = pa.concat_tables(found)
+    there, first = np.unique(table.column(user).to_numpy(), return_index=True)
+    places = first[np.searchsorted(there, codes)]
+    return read_columns(table.select(context.names).take(pa.array(places)), context, where=f"`{rows}`")
 
 
 def write_scout_rows(

@@ -11,7 +11,7 @@ import torch
 
 from falconet.config import from_plain
 from falconet.errors import ConfigError, FalconetError, suggest
-from falconet.etl.op import OPS, Op, StatOp
+from falconet.etl.op import Op, StatOp
 from falconet.io.footer import read_schema
 from falconet.metrics.ranking import RankingMetrics
 from falconet.models import MODELS
@@ -19,8 +19,9 @@ from falconet.models.base import Retriever
 from falconet.models.closed_form import ClosedForm
 from falconet.models.ranker import Ranker
 from falconet.nn.onnx import needs_onnx
+from falconet.ops import OPS
 from falconet.recipe.config import RETRIEVER, FeatureConfig, Recipe, StageConfig
-from falconet.recipe.names import inner_columns
+from falconet.recipe.names import inner_columns, is_taken
 from falconet.retrieval.candidates import row_schema
 from falconet.retrieval.faiss import needs_faiss
 from falconet.schema import Column, Schema, Tag
@@ -50,9 +51,26 @@ def check(recipe: Recipe) -> None:
     for metric in recipe.evaluate.metrics:
         if metric not in known:
             raise ConfigError(f"`evaluate.metrics` has no `{metric}`", hint=suggest(metric, known))
-    for place, feature in enumerate(recipe.prepare.features):
-        operators(feature, f"recipe.prepare.features[{place}]")
+    for name in ("features", "context"):
+        for place, feature in enumerate(getattr(recipe.prepare, name)):
+            operators(feature, f"recipe.prepare.{name}[{place}]")
+    _check_context(recipe)
     _check_stages(recipe)
+
+
+def _check_context(recipe: Recipe) -> None:
+    """Refuse columns that are no moment, and names under which the features have something else."""
+    columns = recipe.columns
+    roles = {columns.user: "the user", columns.item: "the item", columns.rating: "what is predicted"}
+    used = {name for name in (inner_columns(columns).user, inner_columns(columns).item) if name not in roles}
+    for name in recipe.prepare.context_columns:
+        if name in roles:
+            raise ConfigError(f"`prepare.context` has `{name}`, which is {roles[name]}", hint="leave it out")
+        if name != columns.time and (is_taken(name) or name in used):
+            raise ConfigError(
+                f"`prepare.context` has `{name}`, a name that features give to something else",
+                hint="another name for that column in the file",
+            )
 
 
 def check_packages(recipe: Recipe) -> None:

@@ -10,6 +10,7 @@ import polars as pl
 
 from falconet.errors import ColumnNotFoundError, ConfigError, DataError, suggest
 from falconet.etl.dataset import Dataset
+from falconet.etl.split import NUMBER
 from falconet.io.artifact import MANIFEST, read_artifact
 from falconet.io.private import private_folder
 from falconet.progress import note
@@ -113,8 +114,9 @@ def as_rows(events: pl.DataFrame, like: pl.LazyFrame, columns: ColumnsConfig) ->
     """One row for each user and item of the events, with the columns and types of `like`, by time, and `event_time`.
 
     An item that somebody met several times stands where it was met last; its rating is that of the last event that has
-    one. Events whose ids or times cannot be those of the raw files are left out, with a note. Raises DataError where
-    times cannot be put in order with those of `like`.
+    one. What the moment was like is missing, but for its time: events do not say it. Events whose ids or times cannot
+    be those of the raw files are left out, with a note. Raises DataError where times cannot be put in order with those
+    of `like`.
     """
     types = like.collect_schema()
     known = events.with_columns(
@@ -142,6 +144,8 @@ def as_rows(events: pl.DataFrame, like: pl.LazyFrame, columns: ColumnsConfig) ->
     if columns.rating is not None:
         given = pl.col(_RATING).cast(types[columns.rating], strict=False).alias(columns.rating)
         made.append(pl.when(given.cast(pl.Float64).is_finite()).then(given))  # else it is none: anybody may send 1e300
+    roles = {NUMBER, columns.user, columns.item, columns.time, columns.rating}
+    made += [pl.lit(None, dtype).alias(name) for name, dtype in types.items() if name not in roles]
     return rows.select(made)
 
 

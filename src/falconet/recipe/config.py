@@ -115,7 +115,7 @@ class ColumnsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureConfig:
-    """Operators of one's choice for columns of the items or the users, in place of the usual ones.
+    """Operators of one's choice for columns: of the items or the users in place of the usual ones, of the interactions.
 
     `ops` are tables: the operator's name under `op`, beside its settings. What comes out must be categorical or
     continuous.
@@ -124,22 +124,33 @@ class FeatureConfig:
     columns: tuple[str, ...]
     ops: tuple[dict[str, Any], ...]
 
-    def __post_init__(self) -> None:
-        if not self.columns or not self.ops:
-            raise ConfigError("`prepare.features` has an entry without columns or without ops", hint="both are lists")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """Features. `history` is `earlier` (strictly before the row), `others` (the user's other rows) or `none`."""
+    """Features. `history` is `earlier` (strictly before the row), `others` (the user's other rows) or `none`.
+
+    `features`: of items and users. `context`: of the moment, from columns of the interactions, such as the device or
+    the time; a request says them.
+    """
 
     positive: float = 3.0  # the target `rating` is whether the rating is above this
     history: Literal["earlier", "others", "none"] = "earlier"
     max_items: int = 50  # length of a history
     untrained_items: bool = False  # items of the table that training has no row of are in the catalogue too
     features: tuple[FeatureConfig, ...] = ()
+    context: tuple[FeatureConfig, ...] = ()
+
+    @property
+    def context_columns(self) -> tuple[str, ...]:
+        """The columns of the interactions that `context` reads."""
+        return tuple(dict.fromkeys(name for feature in self.context for name in feature.columns))
 
     def __post_init__(self) -> None:
+        for name in ("features", "context"):
+            if not all(feature.columns and feature.ops for feature in getattr(self, name)):
+                raise ConfigError(
+                    f"`prepare.{name}` has an entry without columns or without ops", hint="both are lists"
+                )
         if not math.isfinite(self.positive):
             raise ConfigError(f"`prepare.positive` is {self.positive}", hint="a rating, like 3.0")
         if self.max_items < 1:

@@ -51,17 +51,17 @@ def inner_columns(columns: ColumnsConfig) -> ColumnsConfig:
     )
 
 
-def item_names(names: Iterable[str], columns: ColumnsConfig) -> dict[str, str]:
-    """From the items' column names to those inside. `columns`: the raw ones."""
+def item_names(names: Iterable[str], columns: ColumnsConfig, taken: Iterable[str] = ()) -> dict[str, str]:
+    """From the items' column names to those inside. `columns`: the raw ones; `taken`: names that others have there."""
     inner = inner_columns(columns)
     known = {columns.item: inner.item}
     if columns.title is not None:
         known[columns.title] = columns.title
-    return _renamed(list(names), known, "item", _roles(inner))
+    return _renamed(list(names), known, "item", _roles(inner) | set(taken))
 
 
 def user_names(names: Iterable[str], columns: ColumnsConfig, taken: Iterable[str]) -> dict[str, str]:
-    """From the users' column names to those inside. `taken`: the names that the items' columns have there."""
+    """The same of the users' columns."""
     inner = inner_columns(columns)
     return _renamed(list(names), {columns.user: inner.user}, "user", _roles(inner) | set(taken))
 

@@ -87,12 +87,14 @@ def plan(
     catalogue: pl.DataFrame | None = None,
     ties_by_row: bool = False,
     seconds: Callable[[pl.Expr], pl.Expr] | None = None,
+    context: Sequence[FeatureConfig] = (),
 ) -> Workflow:
-    """The operator graph: ids, the columns of items and users, the history, the target, and when a row was.
+    """The operator graph: ids, the columns of items, users and the moment, the history, the target, when a row was.
 
     `catalogue`: the ids of items that have a code, in the order of the codes; without it, those that are fitted.
     `ties_by_row`: what a user did earlier at the same time is history too, as a split by place in the file needs it.
-    `seconds`: what makes seconds since 1970 of the column of times, if there is one.
+    `seconds`: what makes seconds since 1970 of the column of times, if there is one. `context`: `prepare.context`, by
+    the names used inside.
     """
     user = [columns.user] >> ops.Categorify() >> ops.AddTags(tags=("user", "id"))
     vocabs = None if catalogue is None else {columns.item: catalogue}
@@ -110,6 +112,8 @@ def plan(
         _side(users, columns.user, "user", user_features(users, columns), prepare.features),
     ):
         outputs = outputs if node is None else outputs + node
+    for feature in context:
+        outputs = outputs + (_through(feature.columns, feature) >> ops.AddTags(tags=("context",)))
     if prepare.history != "none":
         time = columns.time if prepare.history == "earlier" else None
         keys = [columns.user, ROW] if time is None else [columns.user, time, ROW]
@@ -148,16 +152,20 @@ def _side(
         parts.append(joined[categorical] >> ops.Categorify())
     if continuous:
         parts.append(joined[continuous] >> ops.Normalize() >> ops.FillMissing(fill_val=0.0))
-    for feature, names in own:
-        if names:
-            node: Node = joined[names]
-            for operator in operators(feature):
-                node = node >> operator
-            parts.append(node)
+    parts += [_through(joined[names], feature) for feature, names in own if names]
     whole = parts[0]
     for part in parts[1:]:
         whole = whole + part
     return whole >> ops.AddTags(tags=(tag,))
+
+
+def _through(columns: Node | Sequence[str], feature: FeatureConfig) -> Node:
+    """Columns after the operators that a recipe names for them."""
+    first, *others = operators(feature)
+    node: Node = (columns if isinstance(columns, Node) else list(columns)) >> first
+    for operator in others:
+        node = node >> operator
+    return node
 
 
 def catalogue_of(train: Dataset, items: pl.DataFrame | None, columns: ColumnsConfig) -> pl.DataFrame:
@@ -179,10 +187,11 @@ def catalogue_of(train: Dataset, items: pl.DataFrame | None, columns: ColumnsCon
 
 def _check_features(fitted: FittedWorkflow, prepare: PrepareConfig) -> None:
     """Refuse columns that no model could read."""
-    for name in (n for feature in prepare.features for n in feature.columns):
+    named = [("features", n) for feature in prepare.features for n in feature.columns]
+    for setting, name in (*named, *(("context", n) for n in fitted.schema.select(Tag.CONTEXT).names)):
         if name not in fitted.schema or not {Tag.CATEGORICAL, Tag.CONTINUOUS} & fitted.schema[name].tags:
             raise SchemaError(
-                f"`prepare.features`: `{name}` is neither categorical nor continuous after its ops",
+                f"`prepare.{setting}`: `{name}` is neither categorical nor continuous after its ops",
                 hint="end with an operator that says so, such as Categorify, Normalize or AddTags, and keep the name",
             )
 
@@ -220,6 +229,7 @@ def prepare(recipe: Recipe, work: Path, *, step: str, again: Path | None = None)
         catalogue=catalogue,
         ties_by_row=leave_last,
         seconds=None if columns.time is None else seconds_of(train.scan(), columns.time),
+        context=raw.context,
     )
     fitted = graph.fit(train)
     _check_features(fitted, recipe.prepare)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,23 @@ from falconet.errors import ColumnNotFoundError, DataError, SchemaError
 from falconet.etl.dataset import Dataset
 from falconet.etl.paths import find
 from falconet.progress import note
-from falconet.recipe.config import ColumnsConfig, DataConfig, Recipe
+from falconet.recipe.config import ColumnsConfig, DataConfig, FeatureConfig, Recipe
 from falconet.recipe.names import inner_columns, item_names, user_names
 
 
 @dataclass(frozen=True)
 class RawData:
-    """Interactions (user, item and, where there are any, time and rating) and what is known of items and users.
+    """Interactions (user, item and, where there are any, time, rating and what the moment was like) and what is known
+    of items and users.
 
-    `columns` says what they are called here.
+    `columns` says what they are called here, and `context` what is made of the moment, by these names.
     """
 
     interactions: Dataset
     items: pl.DataFrame | None
     columns: ColumnsConfig
     users: pl.DataFrame | None = None
+    context: tuple[FeatureConfig, ...] = ()
 
 
 def read_data(recipe: Recipe, work: Path) -> RawData:
@@ -46,11 +48,12 @@ def read_data(recipe: Recipe, work: Path) -> RawData:
         path, items = folder / "ratings", pl.read_parquet(folder / "movies.parquet")
     elif recipe.data.items is not None:
         items = Dataset(recipe.data.items, **_text(recipe.data, recipe.data.items)).collect()
-    interactions = _interactions(path, given, recipe.data)
+    moment = recipe.prepare.context_columns
+    interactions = _interactions(path, given, recipe.data, moment)
     inner = inner_columns(given)
     if items is not None:
         items = _items(items, given, interactions.schema[inner.item])
-        names = item_names(items.columns, given)
+        names = item_names(items.columns, given, moment)
         items = _called(items, names, given.item, "items")
         if given.item_features is not None:
             inner = replace(inner, item_features=tuple(names.get(name, name) for name in given.item_features))
@@ -58,11 +61,15 @@ def read_data(recipe: Recipe, work: Path) -> RawData:
     if recipe.data.users is not None:
         users = Dataset(recipe.data.users, **_text(recipe.data, recipe.data.users)).collect()
         users = _one_each(users, given.user, interactions.schema[inner.user], "the table of users", "users")
-        names = user_names(users.columns, given, [] if items is None else items.columns)
+        names = user_names(users.columns, given, [*moment, *([] if items is None else items.columns)])
         users = _called(users, names, given.user, "users")
         if given.user_features is not None:
             inner = replace(inner, user_features=tuple(names.get(name, name) for name in given.user_features))
-    return RawData(interactions, items, inner, users)
+    context = [
+        replace(feature, columns=tuple(inner.time if n == given.time and inner.time else n for n in feature.columns))
+        for feature in recipe.prepare.context
+    ]
+    return RawData(interactions, items, inner, users, tuple(context))
 
 
 def _called(table: pl.DataFrame, names: Mapping[str, str], id_: str, whose: str) -> pl.DataFrame:
@@ -84,9 +91,11 @@ def _text(data: DataConfig, path: str | Path) -> dict[str, Any]:
     }
 
 
-def _interactions(path: Path, given: ColumnsConfig, settings: DataConfig) -> Dataset:
+def _interactions(path: Path, given: ColumnsConfig, settings: DataConfig, moment: Sequence[str]) -> Dataset:
     """The columns a recipe reads, as they should be: the files themselves where nothing has to be changed."""
     names = [name for name in (given.user, given.item, given.time, given.rating) if name is not None]
+    others = [name for name in moment if name not in names]
+    names += others
     where = f"`{settings.path}`"
     text = _text(settings, path)
     try:
@@ -100,6 +109,8 @@ def _interactions(path: Path, given: ColumnsConfig, settings: DataConfig) -> Dat
             if str(error.args[0]).endswith(f"no column `{getattr(given, role)}`"):
                 hint = f'`columns.{role} = ""` says that there is none; {error.hint}'
                 raise ColumnNotFoundError(error.args[0], hint=hint) from error
+        if any(str(error.args[0]).endswith(f"no column `{name}`") for name in others):
+            raise ColumnNotFoundError(f"{error.args[0]} (`prepare.context`)", hint=error.hint) from error
         raise
     inner = inner_columns(given)
     frame = data.scan()
@@ -108,6 +119,7 @@ def _interactions(path: Path, given: ColumnsConfig, settings: DataConfig) -> Dat
         _id(frame, given.item, where).alias(inner.item),
         *([] if given.time is None else [_time(data.schema, given.time, where).alias(inner.time or "")]),
         *([] if given.rating is None else [_rating(data.schema, given.rating, where).alias(inner.rating or "")]),
+        *(_as_text(data.schema, name) for name in others),
     ]
     try:
         known = pl.col(inner.user).is_not_null() & pl.col(inner.item).is_not_null()
@@ -156,6 +168,11 @@ def _time(schema: pl.Schema, name: str, where: str) -> pl.Expr:
     raise SchemaError(
         f"column `{name}` of {where} holds {dtype}", hint="times are numbers, dates, or text like 2024-05-31 17:45:00"
     )
+
+
+def _as_text(schema: pl.Schema, name: str) -> pl.Expr:
+    """A column as it is; categories as strings."""
+    return pl.col(name).cast(pl.String) if isinstance(schema[name], (pl.Categorical, pl.Enum)) else pl.col(name)
 
 
 def _rating(schema: pl.Schema, name: str, where: str) -> pl.Expr:

@@ -88,6 +88,7 @@ def make_candidates(recipe: Recipe, work: Path, *, step: str) -> None:
         strangers=read_users(held_out) if held_out.is_dir() else None,
         ids=reads.ids,
         history=reads.history,
+        rows=work / "features/train",
         parents={folder.relative_to(work).as_posix(): read_manifest(folder, "run").sha256 for folder in folders},
         step=step,
     )

@@ -74,13 +74,13 @@ def write_users(
 ) -> None:
     """One row per training user, by ascending code: code, raw id, features as known at the end, `seen`, `relevant`.
 
-    `train` and `test` are raw rows; without a test nothing is relevant.
+    `train` and `test` are raw rows; without a test nothing is relevant. The moment is that of a user's first test row.
     """
     frame = _people(fitted, train, test, columns)
     side = fitted.prune(tags=[Tag.USER])
     asked = {name: pl.lit(None, dtype=train.schema[name]) for name in side.input_columns if name != columns.user}
     features = side.transform(frame.select(pl.col(columns.user), **asked))
-    _write_people(fitted, features, frame, columns, out)
+    _write_people(fitted, features, _moments(fitted, frame, train, test, columns), frame, columns, out)
 
 
 def write_strangers(
@@ -97,7 +97,7 @@ def write_strangers(
     if prepare.history != "none":
         order = pl.col("seen") if prepare.history == "earlier" else pl.col("seen_by_row")
         features = features.with_columns(frame.select(order.list.tail(prepare.max_items).alias("history")))
-    _write_people(fitted, features, frame, columns, out)
+    _write_people(fitted, features, _moments(fitted, frame, known, test, columns), frame, columns, out)
 
 
 def _people(
@@ -152,8 +152,32 @@ def _people(
     return frame.sort("user_code", user)
 
 
+def _moments(
+    fitted: FittedWorkflow, frame: pl.DataFrame, known: Dataset, test: Dataset | None, columns: ColumnsConfig
+) -> pl.DataFrame:
+    """The context columns of each person's first test row, in time; of nobody's, what a request that says nothing has.
+
+    A number that is missing is 0, as in a request.
+    """
+    if not fitted.schema.select(Tag.CONTEXT).columns:
+        return pl.DataFrame()
+    side = fitted.prune(tags=[Tag.CONTEXT])
+    names = list(side.input_columns)
+    rows = known.scan().head(0) if test is None else test.scan()
+    order = [name for name in (columns.time, NUMBER) if name in rows.collect_schema()]
+    first = rows.sort(order, maintain_order=True).group_by(columns.user, maintain_order=True).agg(pl.col(names).first())
+    raw = frame.select(columns.user).lazy().join(first, on=columns.user, how="left", maintain_order="left")
+    made = side.transform(raw.select(names).collect())
+    return made.with_columns(pl.selectors.numeric().fill_null(0))
+
+
 def _write_people(
-    fitted: FittedWorkflow, features: pl.DataFrame, frame: pl.DataFrame, columns: ColumnsConfig, out: str | Path
+    fitted: FittedWorkflow,
+    features: pl.DataFrame,
+    moments: pl.DataFrame,
+    frame: pl.DataFrame,
+    columns: ColumnsConfig,
+    out: str | Path,
 ) -> None:
     user = columns.user
     side = fitted.prune(tags=[Tag.USER])
@@ -166,11 +190,12 @@ def _write_people(
             side.schema[user],
             _plain(frame, "user_id"),
             *(side.schema[n] for n in names),
+            *(fitted.schema[n] for n in moments.columns),
             *lists,
             Column(name="relevant_unknown", dtype="int32", nullable=False),
         )
     )
-    write_table(pl.concat([features, frame], how="horizontal"), schema, out)
+    write_table(pl.concat([features, moments, frame], how="horizontal"), schema, out)
 
 
 def write_table(frame: pl.DataFrame, schema: Schema, out: str | Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -15,12 +16,11 @@ from falconet.columns import tensor_type
 from falconet.errors import DataError, SchemaError
 from falconet.etl.online import Online
 from falconet.etl.rejoin import joined_table, without_joins
-from falconet.etl.types import polars_type
 from falconet.etl.workflow import FittedWorkflow
 from falconet.models.closed_form import SEEN
 from falconet.schema import Column, Schema, Tag
 from falconet.serve.events import Id
-from falconet.serve.moment import Moment, moment_of
+from falconet.serve.moment import Moment, clocks_of, moment_of
 from falconet.serve.request import Value
 from falconet.serve.said import as_values, fits
 from falconet.serve.tables import UNKNOWN, People
@@ -70,7 +70,7 @@ class RequestFeatures:
         self._moments = workflow.prune(outputs=context.names) if len(context) else None
         self._context = None if self._moments is None else self._moments.online()
         self._context_schema = context
-        self._times = () if self._moments is None else _times(self._moments)
+        self._clocks = {} if self._moments is None else clocks_of(self._moments)
 
     @property
     def uses_history(self) -> bool:
@@ -123,13 +123,15 @@ class RequestFeatures:
             chosen[SEEN] = Ragged.of([list(met)], dtype=torch.int64)
         return Batch(chosen, {}, 1, 1)
 
+    def at(self, context: Mapping[str, Value], now: dt.datetime) -> Mapping[str, Value]:
+        """What is said of the moment, the times that are not said being `now`. None says that a time is missing."""
+        return {**dict.fromkeys(self._clocks, now.isoformat()), **context} if self._clocks else context
+
     def _moment(self, online: Online, context: Mapping[str, Value]) -> dict[str, Feature]:
         """The context columns of a moment; what a request does not say is missing."""
         raw: dict[str, Any] = {name: context.get(name) for name in online.input_columns}
         try:
-            times = {
-                name: as_values([raw[name]], dtype)[0] for name, dtype in self._times if isinstance(raw[name], str)
-            }
+            times = {n: clock.read(raw[n]) for n, clock in self._clocks.items() if isinstance(raw[n], str)}
             values = online(raw | times)
             rows = {c.name: _row(c, values[c.name]) for c in self._context_schema}
         except (DataError, TypeError, ValueError, OverflowError, RuntimeError) as error:  # torch: a number too large
@@ -190,12 +192,6 @@ class RequestFeatures:
         if not fits and self._user in self._own:
             values = {**values, self._user: UNKNOWN}  # nobody at all, or an id that this data cannot have
         return {c.name: _row(c, values[c.name]) for c in self._own}
-
-
-def _times(side: FittedWorkflow) -> tuple[tuple[str, pl.DataType], ...]:
-    """The raw columns that hold dates or times, which come as text."""
-    types = ((name, polars_type(column)) for name, column in side.inputs.items())
-    return tuple((name, dtype) for name, dtype in types if isinstance(dtype, (pl.Date, pl.Datetime)))
 
 
 def _is_finite(row: Feature) -> bool:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import polars as pl
 
 from falconet.errors import FalconetError
 from falconet.etl.ops.categorify import Categorify
+from falconet.etl.ops.time import CyclicTime, TimeParts
+from falconet.etl.types import polars_type
 from falconet.etl.workflow import FittedWorkflow
+from falconet.serve.said import as_values
 
 MOST = 50  # values that are told; of more there is no choosing
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 Kind = Literal["number", "text", "bool", "date", "time"]
 
 
@@ -27,7 +35,7 @@ class Moment:
 
 def moment_of(side: FittedWorkflow, name: str) -> Moment:
     """A raw column of a workflow. Its values are known where a vocabulary reads it as it is."""
-    kind = _kind(side.inputs[name].dtype)
+    kind = "time" if _unit(side, name) is not None else _kind(side.inputs[name].dtype)
     return Moment(name, kind, None if kind == "bool" else _values(side, name))
 
 
@@ -48,4 +56,40 @@ def _values(side: FittedWorkflow, name: str) -> list[str | int | float | bool] |
         except FalconetError:  # codes of several columns
             continue
         return known.to_list() if len(known) <= MOST and not known.dtype.is_nested() else None
+    return None
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How a raw column writes times; whole numbers count since 1970 (UTC), so many a second."""
+
+    dtype: pl.DataType
+    per_second: int | None
+
+    def read(self, text: str) -> Any:
+        """The value of a time as text, which is of UTC where it names no zone. Raises ValueError where it is none."""
+        if self.per_second is None:
+            return as_values([text], self.dtype)[0]
+        time = dt.datetime.fromisoformat(text)
+        since = (time if time.tzinfo else time.replace(tzinfo=dt.UTC)) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+        return since // dt.timedelta(microseconds=1) * self.per_second // 10**6
+
+
+def clocks_of(side: FittedWorkflow) -> Mapping[str, Clock]:
+    """The raw columns of a workflow that hold times."""
+    found = {}
+    for name, column in side.inputs.items():
+        dtype, unit = polars_type(column), _unit(side, name)
+        if unit is not None or isinstance(dtype, (pl.Date, pl.Datetime)):
+            found[name] = Clock(dtype, unit)
+    return found
+
+
+def _unit(side: FittedWorkflow, name: str) -> int | None:
+    """Of whole numbers that an operator of times reads: how many are a second."""
+    if not polars_type(side.inputs[name]).is_integer():
+        return None
+    for step in side.plan.steps:
+        if isinstance(step.op, (TimeParts, CyclicTime)) and (0, name) in step.inputs:
+            return _PER_SECOND[step.op.unit]
     return None

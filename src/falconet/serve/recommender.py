@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -296,7 +297,7 @@ class Recommender:
             profile=known.profile,
             exclude=known.exclude | self._past.codes(shown, "shown"),
             allowed=allowed,
-            context=request.context,
+            context=self._engine.features.at(request.context, dt.datetime.now(dt.UTC)),
             boosts=boosts,
             diversity=request.diversity,
             temperature=request.temperature,

@@ -55,14 +55,16 @@ def test_another_seed_is_another_split(frame: pl.DataFrame, tmp_path: Path) -> N
     assert not one.equals(two)
 
 
-def test_leave_last_holds_out_the_last_and_the_one_before(frame: pl.DataFrame, tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [1, 3, 1_000])
+def test_leave_last_holds_out_the_last_and_those_before(frame: pl.DataFrame, tmp_path: Path, last: int) -> None:
     data = fl.Dataset(frame)
-    out = write_split(data, tmp_path / "out", kind="leave_last", user="user", time="time", valid_ratio=0.1)
-    test, valid = read(out / "test"), read(out / "valid")
+    out = write_split(data, tmp_path / "out", kind="leave_last", user="user", time="time", valid_ratio=0.1, last=last)
+    train, test, valid = (read(out / name) for name in ("train", "test", "valid"))
     for user in range(20):
         rows = frame.with_row_index("row").filter(pl.col("user") == user).sort("time", "row")["row"].to_list()
-        assert test.filter(pl.col("user") == user)["row"].to_list() == (rows[-1:] if len(rows) > 1 else [])
-        assert valid.filter(pl.col("user") == user)["row"].to_list() == (rows[-2:-1] if len(rows) > 2 else [])
+        assert test.filter(pl.col("user") == user)["row"].to_list() == sorted(rows[1:][-last:])
+        assert valid.filter(pl.col("user") == user)["row"].to_list() == sorted(rows[1:][:-last][-last:])
+        assert rows[0] in train.filter(pl.col("user") == user)["row"].to_list()
 
 
 def test_time_cuts_at_the_exact_quantile_and_keeps_one_instant_together(frame: pl.DataFrame, tmp_path: Path) -> None:
@@ -109,6 +111,10 @@ def test_wrong_settings_say_so_before_data_is_read(frame: pl.DataFrame, tmp_path
         ops.Split(ratio=1.0)
     with pytest.raises(ConfigError, match='"random", "stratified", "leave_last" or "time"'):
         ops.Split(kind="fold")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Split last=0"):
+        ops.Split(kind="leave_last", user="user", time="time", last=0)
+    with pytest.raises(ConfigError, match='Split last=2 is for kind="leave_last", not "random"'):
+        ops.Split(last=2)
     write_split(data, tmp_path / "c", kind="random", user="user")
     with pytest.raises(ArtifactError, match="overwrite=True"):
         write_split(data, tmp_path / "c", kind="random", user="user")

@@ -338,6 +338,7 @@ def recipe(**tables: Any) -> Recipe:
         ({"evaluate": {"metrics": ["ndcg"]}}, "(?s)`evaluate.metrics` has `ndcg`.*like `ndcg@10`"),
         ({"split": {"held_out": 1.0}}, "`split.held_out` is 1.0"),
         ({"split": {"kind": "users", "known": -1}}, "(?s)`split.known` is -1.*at least 0"),
+        ({"split": {"last": 2}}, '(?s)`split.last` is 2, `split.kind` is `random`.*kind = "leave_last"'),
         ({"split": {"known": 3}}, '(?s)`split.known` is 3, `split.kind` is `random`.*kind = "users"'),
         ({"split": {"min_items": 0}}, "`split.min_items` is 0"),
         ({"compare": [{"model": "EASEE"}]}, r"(?s)`recipe.compare\[0\].model` is `EASEE`.*did you mean `EASE`"),

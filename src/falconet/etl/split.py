@@ -37,6 +37,7 @@ def write_split(
     valid_ratio: float = 0.0,
     seed: int = 0,
     cutoff: int | float | dt.datetime | dt.date | None = None,
+    last: int = 1,
     executor: Executor | None = None,
     overwrite: bool = False,
 ) -> Path:
@@ -47,7 +48,9 @@ def write_split(
     `out` exists and `overwrite` is false.
     """
     executor = executor or LocalExecutor()
-    op = Split(kind=kind, user=user, time=time, ratio=ratio, valid_ratio=valid_ratio, seed=seed, cutoff=cutoff)
+    op = Split(
+        kind=kind, user=user, time=time, ratio=ratio, valid_ratio=valid_ratio, seed=seed, cutoff=cutoff, last=last
+    )
     for name in (*op.key, *op.order):
         if name not in dataset.schema:
             raise ColumnNotFoundError.of(name, dataset.schema, where="the data to split")

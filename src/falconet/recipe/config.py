@@ -57,7 +57,8 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitConfig:
-    """What is kept for the test. `random` keeps `ratio` of each user's rows for training, `leave_last` all but one.
+    """What is kept for the test. `random` keeps `ratio` of each user's rows for training, `leave_last` all but the
+    `last` ones.
 
     `stratified` keeps `ratio` of each item's rows, `users` everything of most users, and of those that are held out
     `ratio` of the rows is what is known of them, or the first `known` ones. `items` keeps everything of most items.
@@ -66,6 +67,7 @@ class SplitConfig:
     kind: Literal["random", "leave_last", "time", "stratified", "users", "items"] = "random"
     ratio: float = 0.8
     seed: int = 0
+    last: int = 1  # leave_last: rows of each user
     held_out: float = 0.1  # users, items: share of them
     known: int | None = None  # users: rows of a held-out user, the first ones in time, that are known; None: by `ratio`
     min_rating: float | None = None  # rows of lower ratings are left out
@@ -76,6 +78,11 @@ class SplitConfig:
             raise ConfigError(f"`split.ratio` is {self.ratio}", hint="a share between 0 and 1, like 0.8")
         if not 0 < self.held_out < 1:
             raise ConfigError(f"`split.held_out` is {self.held_out}", hint="a share of the users or items, like 0.1")
+        if self.last < 1 or (self.last > 1 and self.kind != "leave_last"):
+            raise ConfigError(
+                f"`split.last` is {self.last}, `split.kind` is `{self.kind}`",
+                hint='at least 1, with kind = "leave_last", which holds out the last rows of every user',
+            )
         if self.known is not None and (self.known < 0 or self.kind != "users"):
             raise ConfigError(
                 f"`split.known` is {self.known}, `split.kind` is `{self.kind}`",

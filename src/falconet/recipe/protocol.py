@@ -82,7 +82,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     ),
     "leave-last-out": Protocol(
         about="each user's last row is the test, ties in time in file order",
-        fixed={"split": {"kind": "leave_last"}},
+        fixed={"split": {"kind": "leave_last", "last": 1}},
         start=_EARLIER,
         models=(*_NEIGHBOURS, _BPR),
     ),

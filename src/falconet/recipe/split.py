@@ -47,6 +47,7 @@ def split_rows(data: Dataset, columns: ColumnsConfig, config: SplitConfig, out: 
             time=columns.time,
             ratio=config.ratio,
             seed=config.seed,
+            last=config.last,
             overwrite=True,
         )
     train, test = Dataset(out / "train").rows, Dataset(out / "test").rows

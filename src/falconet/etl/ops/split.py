@@ -29,7 +29,7 @@ class Split(KeyedOp):
     stable hash of (seed, row number).
     "stratified": as "random", but round(n * `ratio`), a half to the even number, and all n where that rounds up to it;
     with items as `user` it is the stratified split of Microsoft Recommenders.
-    "leave_last": a user's last row by time is for test (and with a `valid_ratio` above 0 the one before for
+    "leave_last": a user's `last` rows by time are for test (and with a `valid_ratio` above 0 as many before them for
     validation), ties in file order; a user's first row is always for training.
     "time": rows before the `ratio` quantile of all times are for training, from the `ratio + valid_ratio` quantile on
     for test; or rows from the time `cutoff` on are for test. Rows of one time stay together.
@@ -44,6 +44,7 @@ class Split(KeyedOp):
     valid_ratio: float = 0.0
     seed: int = 0
     cutoff: int | float | dt.datetime | dt.date | None = None
+    last: int = 1
 
     def __post_init__(self) -> None:
         if self.kind not in ("random", "stratified", "leave_last", "time"):
@@ -52,6 +53,10 @@ class Split(KeyedOp):
             raise ConfigError(f"Split ratio={self.ratio}", hint="the share of training rows, between 0 and 1")
         if not 0 <= self.valid_ratio < 1 or self.ratio + self.valid_ratio > 1:
             raise ConfigError(f"Split valid_ratio={self.valid_ratio}", hint="at least 0, and with `ratio` at most 1")
+        if isinstance(self.last, bool) or not isinstance(self.last, int) or self.last < 1:
+            raise ConfigError(f"Split last={self.last!r}", hint="rows of each user, at least 1")
+        if self.last > 1 and self.kind != "leave_last":
+            raise ConfigError(f'Split last={self.last} is for kind="leave_last", not "{self.kind}"')
         if self.kind == "time" and self.time is None:
             raise ConfigError('Split kind="time" needs `time`', hint="name the column of times")
         if self.cutoff is not None and (self.kind != "time" or self.valid_ratio):
@@ -90,9 +95,8 @@ class Split(KeyedOp):
         n = self._of_user(pl.len()).cast(pl.Int64)
         if self.kind == "leave_last":
             left = n - self._of_user(pl.int_range(pl.len()))  # 1 for the last row
-            test = (left == 1) & (n > 1)
-            valid = (left == 2) & (n > 2) & pl.lit(self.valid_ratio > 0)
-            return frame.with_columns(_named(test, valid).alias("split"))
+            test, valid = ((left <= rows) & (left < n) for rows in (self.last, 2 * self.last))
+            return frame.with_columns(_named(test, valid & pl.lit(self.valid_ratio > 0)).alias("split"))
         place = self._of_user(hash_expr(pl.col(ROW), self.seed).rank("ordinal")).cast(pl.Int64)
         if self.kind == "stratified":
             train, last = (

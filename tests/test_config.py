@@ -24,6 +24,7 @@ class Outer:
     hidden: tuple[int, ...] = (1, 2)
     limit: int | None = None
     ends: str | Sequence[float] = ()
+    others: tuple[Inner, ...] = ()
     inner: Inner = field(default_factory=Inner)
 
 
@@ -65,6 +66,7 @@ def test_operators_take_lists_and_tables_as_files_have_them(name: str, settings:
         ({"name": "x", "hidden": [1, "2"]}, r"`recipe.hidden\[1\]` must be a whole number"),
         ({"name": "x", "inner": {"sise": 1}}, "(?s)`recipe.inner` has an unknown key `sise`.*did you mean `size`"),
         ({"name": "x", "ends": 3}, "`recipe.ends` must be a string or a list of numbers, not 3"),
+        ({"name": "x", "others": ""}, r"`recipe.others` must be a list of tables \(Inner\), not ''$"),
         ({"name": "x", "inner": 3}, "`recipe.inner` must be a table of settings, not 3"),
         ([], "`recipe` must be a table of settings"),
     ],

@@ -101,7 +101,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return value
     if hint in (str, bool, types.NoneType) and isinstance(value, hint):
         return value
-    listed = f"[{value!r}]" if origin in _LISTS else None
+    listed = f"[{value!r}]" if origin in _LISTS and not dataclasses.is_dataclass(args[0]) else None
     raise ConfigError(f"`{where}` must be {_say(hint)}, not {value!r}", hint=listed)
 
 
@@ -138,8 +138,11 @@ def _say(hint: Any) -> str:
         return names[hint]
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_say(a) for a in args)
+    if origin in _LISTS and args:
+        kind, _, more = _say(args[0]).removeprefix("a ").partition(" (")
+        return f"a list of {kind}s{more and f' ({more}'}"
     if origin in _LISTS:
-        return f"a list of {_say(args[0]).removeprefix('a ')}s" if args else "a list"
+        return "a list"
     if origin is typing.Literal:
         return f"one of {', '.join(map(repr, args))}"
     return f"a table ({getattr(hint, '__name__', hint)})"

@@ -151,14 +151,14 @@ def test_equal_inputs_give_equal_bytes(tastes: Path, tmp_path: Path) -> None:
 
 def test_nobody_with_two_items_is_an_error(small: Path, tmp_path: Path) -> None:
     users, items = read_users(small / "users"), read_items(small / "items")
-    with pytest.raises(DataError, match=r"(?s)none of the 4 training users has two items .*people with several items"):
+    with pytest.raises(DataError, match=r"(?s)no training user \(of 4\) has two items .*people with several items"):
         build_candidates(popular(items), items, users, tmp_path / "c", CandidateConfig(candidates=1, held_out=1e-9))
     assert not (tmp_path / "c").exists()
 
 
 def test_candidates_that_nobody_took_are_an_error(tastes: Path, tmp_path: Path) -> None:
     users, items = read_users(tastes / "users"), read_items(tastes / "items")
-    with pytest.raises(DataError, match=r"(?s)none of the 1 training users took any of the 1 candidates.*more `cand"):
+    with pytest.raises(DataError, match=r"(?s)no training user \(of 1\) took any of the 1 candidates.*more `cand"):
         config = CandidateConfig(candidates=1, held_out=0.2, max_users=1)
         build_candidates(popular(items), items, users, tmp_path / "c", config)
 

@@ -64,7 +64,7 @@ def build_candidates(
         chosen, known = cut_users(users, items.schema, config, rows)
         if not len(chosen):
             raise DataError(
-                f"none of the {len(users):,} training users has two items of which one could be held out",
+                f"no training user (of {len(users):,}) has two items of which one could be held out",
                 hint="a ranker learns from people with several items: a split that leaves them more for training",
             )
         then = items if scout is None else items.with_counts(_counts(scout))
@@ -72,7 +72,7 @@ def build_candidates(
         taken = maker.write(draft.path / "train", scout or retriever, then, chosen, known)
         if not taken:
             raise DataError(
-                f"none of the {len(chosen):,} training users took any of the {config.candidates} candidates",
+                f"no training user (of {len(chosen):,}) took any of the {config.candidates} candidates",
                 hint="more `candidates`, or a retriever that was trained longer",
             )
         asked, first = (users, 0) if strangers is None else (strangers, len(users))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -66,6 +67,34 @@ class Ragged:
 
     def apply(self, fn: Callable[[Tensor], Tensor]) -> Ragged:
         return Ragged(fn(self.values), fn(self.offsets))
+
+
+class TakenRows(Ragged):
+    """Some rows of other lists, put together once somebody looks at them.
+
+    `lists.take(rows)`, for who may know the rows of `lists` by something else, such as their vectors.
+    """
+
+    lists: Ragged
+    rows: Tensor
+
+    def __init__(self, lists: Ragged, rows: Tensor) -> None:
+        vars(self).update(lists=lists, rows=rows)
+
+    @cached_property
+    def _taken(self) -> Ragged:
+        return self.lists.take(self.rows)
+
+    @property
+    def values(self) -> Tensor:
+        return self._taken.values
+
+    @property
+    def offsets(self) -> Tensor:
+        return self._taken.offsets
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 Feature = Tensor | Ragged

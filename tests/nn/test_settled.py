@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from falconet.batch import Batch, Ragged
+from falconet.batch import Batch, Ragged, TakenRows
 from falconet.nn.batchnorm import BatchNorm
 from falconet.nn.embedding import Tables
 from falconet.nn.mlp import MLP
@@ -27,6 +27,31 @@ def test_ids_looked_up_one_by_one_give_the_same_bits() -> None:
     assert torch.equal(before, after)
     with pytest.raises((IndexError, RuntimeError), match=r"Expected idx|out of range"):
         tables(Batch.of({"x": Ragged.of([[5000]])}))
+
+
+def test_what_is_said_of_a_catalogues_lists_is_kept_and_has_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    tags = frozenset({Tag.CATEGORICAL})
+    columns = [
+        Column(name=name, dtype="int32", list="ragged", cardinality=99, domain="of all", tags=tags) for name in "xyz"
+    ] + [Column(name="one", dtype="int32", cardinality=7, tags=tags)]
+    plain = Tables(columns, 16, {"y": "sum"}, list_weights={"z": "weights"}).eval()
+    holder = nn.ModuleDict({"tables": copy.deepcopy(plain)})
+    settle(holder)
+    settled = holder["tables"]
+    rows = torch.tensor([3, 0, 1, 2, 3])
+    for catalogue in (Ragged.of([[], [7], [98, 3, 3, 0, 12], list(range(1, 90))]), Ragged.of([[1], [2], [3], []])):
+        late, now = TakenRows(catalogue, rows), catalogue.take(rows)
+        weights = Ragged(now.values.float(), now.offsets)
+        more = {"weights": weights, "one": torch.arange(5)}
+        for most in (2**22, 60):  # of fewer numbers they are not kept
+            monkeypatch.setattr("falconet.nn.answering._MOST", most)
+            with torch.inference_mode():
+                said = settled(Batch.of({"x": late, "y": late, "z": late, **more}))
+                want = plain(Batch.of({"x": now, "y": now, "z": now, **more}))
+                once_more = settled(Batch.of({"x": late}), ["x"])
+            assert list(said) == list(want) == ["x", "y", "z", "one"]
+            assert all(torch.equal(said[name], want[name]) for name in want)
+            assert torch.equal(once_more["x"], want["x"])
 
 
 def lived(model: nn.Module) -> nn.Module:

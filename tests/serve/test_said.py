@@ -112,6 +112,17 @@ def test_a_new_item_is_found_by_its_features_in_every_process(
     assert restarted.recommend(4, k=60).items == after.items
 
 
+def test_a_catalogue_finds_the_rows_of_many_codes_as_of_each(shop: Path, store: SqliteStore) -> None:
+    bundle = load_bundle(shop)
+    store.put_item(900, features={"kinds": ["tea"]})
+    for catalogue in (bundle.engine.catalogue, GrownBundle(bundle, store).now().engine.catalogue):
+        codes = list(range(60))[::-1]
+        rows = [catalogue.row_of_code(code) for code in codes]
+        assert catalogue.find(codes).tolist() == [-1 if row is None else row for row in rows]
+        assert sorted(row for row in rows if row is not None) == list(range(len(catalogue)))
+        assert catalogue.find(frozenset()).tolist() == []
+
+
 def test_who_asks_while_the_catalogue_is_made_anew_waits_for_it(
     shop: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,14 +1,19 @@
-"""A network that only answers: what its BatchNorms do at rest becomes a part of the linear layers after them, and ids
-are looked up one by one.
+"""A network that only answers: what its BatchNorms do at rest becomes a part of the linear layers after them, ids are
+looked up one by one, and what is said of a catalogue's lists is kept.
 
 Shapes: B rows, C channels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from falconet.nn.answering import AnsweringTables
 from falconet.nn.batchnorm import BatchNorm
 from falconet.nn.embedding import Tables
 from falconet.nn.mlp import MLP
@@ -22,11 +27,13 @@ def settle(model: nn.Module) -> None:
     read_each(model)
     for module in list(model.modules()):
         if isinstance(module, MLP):
-            module.rest = _folded(module.rest)
+            module.rest = _Row(_folded(module.rest))
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, BatchNorm) and (moved := _as_line(child)) is not None:
                 setattr(module, name, _Line(*moved))
+            if isinstance(child, Tables):
+                setattr(module, name, AnsweringTables.of(child))
     model.requires_grad_(False)
 
 
@@ -38,7 +45,7 @@ def read_each(model: nn.Module) -> None:
             module.read_each()
 
 
-def _folded(layers: nn.Sequential) -> nn.Sequential:
+def _folded(layers: nn.Sequential) -> list[nn.Module]:
     """The layers without dropout, with BatchNorms in the linear layers behind them."""
     kept: list[nn.Module] = []
     pending: tuple[Tensor, Tensor] | None = None
@@ -57,7 +64,7 @@ def _folded(layers: nn.Sequential) -> nn.Sequential:
             kept.append(layer)
     if pending is not None:
         kept.append(_Line(*pending))
-    return nn.Sequential(*kept).eval()
+    return kept
 
 
 @torch.no_grad()
@@ -80,6 +87,28 @@ def _after(linear: nn.Linear, slope_C: Tensor, shift_C: Tensor) -> nn.Linear:
     made.weight.copy_(weight * slope_C)
     made.bias.copy_(weight @ shift_C + (0.0 if linear.bias is None else linear.bias.double()))
     return made
+
+
+class _Row(nn.Sequential):
+    """Layers one after the other, of which torch's plain ones are called without what a module does around its step."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__(*layers)
+        self.eval()
+        self._steps = [_step(layer) for layer in layers]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for step in self._steps:
+            x = step(x)
+        return x
+
+
+def _step(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    if type(layer) is nn.Linear:
+        return partial(F.linear, weight=layer.weight, bias=layer.bias)
+    if type(layer) is nn.ReLU:
+        return F.relu_ if layer.inplace else F.relu
+    return layer
 
 
 class _Line(nn.Module):

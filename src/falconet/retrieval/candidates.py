@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from falconet.batch import Batch, Feature, Ragged, as_ragged
+from falconet.batch import Batch, Feature, Ragged, TakenRows, as_ragged
 from falconet.errors import ColumnNotFoundError, DataError, SchemaError
+from falconet.retrieval.bags import Bag
 from falconet.retrieval.overlay import Overlay
 from falconet.retrieval.places import Places
 from falconet.retrieval.sources import Found
@@ -57,7 +58,7 @@ class CandidateRows:
                 raise ColumnNotFoundError.of(column.name, items.features, where="the table of items")
         self.bags = _bags(self.item_columns)
         self.history = _history_column(schema, self.item_id)
-        self._bags_N = {c.name: as_ragged(items.features[c.name]) for c in self.bags}
+        self._bags_N = {c.name: Bag(as_ragged(items.features[c.name]), c.cardinality or 0) for c in self.bags}
         self._said: tuple[Batch, dict[str, Ragged], Overlay] | None = None
 
     def over(self, said: Batch, overlay: Overlay) -> CandidateRows:
@@ -81,7 +82,9 @@ class CandidateRows:
                 f"{users.rows} users, codes of {tuple(codes_RK.shape)}, scores of {tuple(found.of_sources.shape)} "
                 f"and {len(self.sources)} sources do not fit together"
             )
-        user_of_row = torch.arange(rows, device=codes_RK.device).repeat_interleave(places)
+        user_of_row = torch.zeros(places, dtype=torch.int64, device=codes_RK.device)
+        if rows != 1:
+            user_of_row = torch.arange(rows, device=codes_RK.device).repeat_interleave(places)
         there_RK = codes_RK >= 0
         item_of_row = self._positions(codes_RK.flatten(), there_RK.flatten())
         features: dict[str, Feature] = {}
@@ -97,24 +100,24 @@ class CandidateRows:
             features[LENGTH] = history.lengths.float().log1p().index_select(0, user_of_row)
         features[POPULARITY] = _tensor(self._of_items(POPULARITY, item_of_row), POPULARITY)
         for column in self.bags:
-            taken = features[column.name]
-            bag = taken if isinstance(taken, Ragged) else self._bag(column, item_of_row)
-            features[column.name + AFFINITY] = self._affinity(column, history, users.rows, user_of_row, bag)
+            features[column.name + AFFINITY] = self._affinity(column, history, users.rows, user_of_row, item_of_row)
         return Batch(features, {}, rows * places, rows * places)
 
     def _of_items(self, name: str, rows: Tensor) -> Feature:
         """A column of the catalogue at the given rows."""
-        if self._said is None:
-            return _take(self.items.features[name], rows)
-        said, _, overlay = self._said
-        return overlay.take(self.items.features[name], said.features[name], rows)
+        table = self.items.features[name]
+        if self._said is not None:
+            said, _, overlay = self._said
+            return overlay.take(table, said.features[name], rows)
+        return TakenRows(table, rows) if isinstance(table, Ragged) else table.index_select(0, rows)
 
     def _bag(self, column: Column, rows: Tensor) -> Ragged:
         """The same of a multi-hot column, as lists."""
+        lists = self._bags_N[column.name].lists
         if self._said is None:
-            return self._bags_N[column.name].take(rows)
+            return lists.take(rows)
         _, bags, overlay = self._said
-        return as_ragged(overlay.take(self._bags_N[column.name], bags[column.name], rows))
+        return as_ragged(overlay.take(lists, bags[column.name], rows))
 
     def _opinions(self, found: Found, there_RK: Tensor | None) -> dict[str, Tensor]:
         """What the sources say of the candidates. `there_RK`: which of them are there; None for all."""
@@ -161,12 +164,18 @@ class CandidateRows:
             return Ragged(found, codes.offsets.long())
         return Ragged(found[known], F.pad(known.long().cumsum(0), (1, 0))[codes.offsets])
 
-    def _affinity(self, column: Column, history: Ragged | None, rows: int, user_of_row: Tensor, bag: Ragged) -> Tensor:
-        """float32 of [R * K]; 0 without history, or for an item without values. `bag`: the values of every row."""
+    def _affinity(
+        self, column: Column, history: Ragged | None, rows: int, user_of_row: Tensor, item_of_row: Tensor
+    ) -> Tensor:
+        """float32 of [R * K]; 0 without history, or for an item without values."""
         assert column.cardinality is not None
         if history is None:
-            return torch.zeros(len(bag), device=bag.values.device)
-        seen = self._bag(column, history.values)
+            return torch.zeros(len(item_of_row), device=item_of_row.device)
+        if rows == 1 and self._said is None:
+            of_one = self._bags_N[column.name].affinity(history.values, item_of_row)
+            if of_one is not None:
+                return of_one
+        bag, seen = self._bag(column, item_of_row), self._bag(column, history.values)
         key = seen.values
         if rows > 1:
             user = history.row_of_value().index_select(0, seen.row_of_value())

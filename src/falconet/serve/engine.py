@@ -231,9 +231,9 @@ class Engine:
         self, found: Found, final_K: Tensor, query: Query, shown: Callable[[float], float] = float
     ) -> list[Place]:
         """The best k candidates by their final scores; `shown`: as what a score is shown."""
-        rows_K = self.catalogue.rows(found.codes[0])
-        order = self._order(final_K, rows_K, query)
-        rows, first, final = (x_K.numpy().take(order).tolist() for x_K in (rows_K, found.scores[0], final_K))
+        order = self._order(final_K, None if query.takes_the_best else self.catalogue.rows(found.codes[0]), query)
+        codes, first, final = (x_K.numpy().take(order).tolist() for x_K in (found.codes[0], found.scores[0], final_K))
+        rows = self.catalogue.find(codes).tolist()
         named = self._named(found, order)
         return [
             Place(row, score, i + 1, shown(last), said)
@@ -252,8 +252,10 @@ class Engine:
             for said in zip(scores, places, strict=True)
         ]
 
-    def _order(self, scores_K: Tensor, rows_K: Tensor, query: Query) -> list[int]:
-        """Which candidates take the places of an answer."""
+    def _order(self, scores_K: Tensor, rows_K: Tensor | None, query: Query) -> list[int]:
+        """Which candidates take the places of an answer. `rows_K`: theirs, None where the best are taken."""
+        if rows_K is None:
+            return best(scores_K, query.k)
         if query.boosts is not None:
             scores_K = scores_K + query.boosts[rows_K]
         if query.temperature:
@@ -276,12 +278,12 @@ class Engine:
         return [Place(int(rows_K[i]), scores[i], i + 1, scores[i]) for i in order]
 
     def _funnel(self, query: Query, retrieved: int, answered: int) -> dict[str, int]:
-        rows = map(self.catalogue.row_of_code, query.exclude)
-        known = [row for row in rows if row is not None]
+        excluded = self.catalogue.find(query.exclude)
+        known = excluded[excluded >= 0]
         if query.allowed is None:
             allowed = len(self.catalogue) - len(known)
         else:
-            allowed = int(query.allowed.sum()) - int(query.allowed[known].sum())
+            allowed = int(query.allowed.sum()) - int(query.allowed[torch.from_numpy(known)].sum())
         return {"catalogue": len(self.catalogue), "allowed": allowed, "retrieved": retrieved, "answered": answered}
 
 

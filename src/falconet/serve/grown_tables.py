@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -74,6 +75,11 @@ class GrownCatalogue(Catalogue):
             there = self.base.rows(torch.where(codes < known, codes, self.base.codes[0]))
             return torch.where(codes < known, there, codes - known + self.overlay.table)
         return self.base.rows(codes)
+
+    def find(self, codes: Collection[int]) -> npt.NDArray[np.int64]:
+        after = np.fromiter(codes, np.int64, len(codes)) - self.said.known
+        new = (after >= 0) & (after < self.overlay.new)
+        return np.where(new, after + self.overlay.table, self.base.find(codes))
 
     def row_of_code(self, code: int) -> int | None:
         after = code - self.said.known

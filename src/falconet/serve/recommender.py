@@ -262,7 +262,8 @@ class Recommender:
         read_ms = (time.perf_counter() - start) * 1000
         answer = self._engine.answer(query, self.stages, start)
         answered = time.perf_counter()
-        items = self._words.places(answer, known.met if request.explain else (), explain=request.explain)
+        met = self._words.met(known.met)
+        items = self._words.places(answer, met if request.explain else [], explain=request.explain)
         end = time.perf_counter()
         took = {"history": read_ms, **answer.took_ms, "explain": (end - answered) * 1000, "total": (end - start) * 1000}
         said = Recommendation(
@@ -270,7 +271,7 @@ class Recommender:
             cold_start=self._is_cold(known),
             recommendation_id=uuid.uuid4().hex,
             bundle=self.bundle.name,
-            history=self._words.history(known.met),
+            history=self._words.history(met),
             funnel=answer.funnel,
             took_ms={stage: round(ms, 3) for stage, ms in took.items()},
             degraded=["store", *answer.degraded] if known.away else [*answer.degraded],

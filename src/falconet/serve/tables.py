@@ -6,7 +6,7 @@ Numbers become the tensors that the loader gives in training (columns.py).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -90,8 +90,8 @@ class Catalogue:
 
     def __init__(self, path: str | Path, item: str) -> None:
         self._fill(*read_table(path), item, f"`{path}`")
-        self._row_of_code = torch.full((int(self.codes[-1]) + 1 if len(self.codes) else 0,), -1, dtype=torch.int64)
-        self._row_of_code[self.codes] = torch.arange(len(self.codes))
+        self._row_of_code = torch.full((int(self.codes[-1]) + 2 if len(self.codes) else 1,), -1, dtype=torch.int64)
+        self._row_of_code[self.codes] = torch.arange(len(self.codes))  # the last stays -1, for all codes from there on
         self._rows = self._row_of_code.tolist()
 
     def _fill(self, table: pa.Table, schema: Schema, item: str, where: str) -> None:
@@ -120,6 +120,10 @@ class Catalogue:
     def rows(self, codes: Tensor) -> Tensor:
         """The row of every code, int64; codes must be of this catalogue."""
         return self._row_of_code.take(codes)
+
+    def find(self, codes: Collection[int]) -> npt.NDArray[np.int64]:
+        """The rows of codes from 0 on, in their order; -1 for reserved codes and for those of other items."""
+        return self._row_of_code.numpy().take(np.fromiter(codes, np.int64, len(codes)), mode="clip")
 
     def row_of_code(self, code: int) -> int | None:
         """The row of a code; None for reserved codes and for those of other items."""

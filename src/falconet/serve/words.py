@@ -24,19 +24,22 @@ class Words:
         """The id, title and attributes of a row of the catalogue."""
         return self._catalogue.ids.values[row], self._catalogue.titles[row], self._catalogue.attributes(row)
 
+    def met(self, met: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Codes and kinds of events, as rows of the catalogue and kinds; those of other items are left out."""
+        rows = self._catalogue.find([code for code, _ in met]).tolist()
+        return [(row, kind) for row, (_, kind) in zip(rows, met, strict=True) if row >= 0]
+
     def history(self, met: Sequence[tuple[int, str]]) -> list[Met]:
-        """Codes and kinds of events, as items."""
+        """Rows and kinds of events, as items."""
         ids, titles = self._catalogue.ids.values, self._catalogue.titles
-        rows = [(self._catalogue.row_of_code(code), kind) for code, kind in met]
-        return [Met(ids[row], titles[row], kind) for row, kind in rows if row is not None]
+        return [Met(ids[row], titles[row], kind) for row, kind in met]
 
     def places(self, answer: Answer, met: Sequence[tuple[int, str]], *, explain: bool) -> list[RecommendedItem]:
-        """The places of an answer, each with the nearest item of what a person met as its reason.
+        """The places of an answer, each with the nearest item of what a person met, rows and kinds, as its reason.
 
         `explain`: with what each retriever says of them.
         """
-        past = [(row, kind) for code, kind in met if (row := self._catalogue.row_of_code(code)) is not None]
-        past.reverse()  # of equally near items the latest is the better reason
+        past = met[::-1]  # of equally near items the latest is the better reason
         rows = [place.row for place in answer.places]
         nearest: list[tuple[float, int]] = []
         if past and rows and answer.source != "popular":

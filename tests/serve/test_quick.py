@@ -15,7 +15,7 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
 
-from falconet.serve.http.guard import Guard
+from falconet.serve.http.app import GuardedApp
 from falconet.serve.http.quick import QuickCalls, Threads
 from falconet.serve.http.replies import add_errors, answer
 
@@ -37,9 +37,9 @@ def _told(request: Asked) -> Response:
 
 
 def made(*, quick: bool = True) -> FastAPI:
-    app, calls = FastAPI(), QuickCalls()
+    app, calls = GuardedApp(), QuickCalls()
     add_errors(app)
-    app.add_middleware(Guard, at_once=9, calls=calls)
+    app.guarded(9, calls)
 
     @app.post("/call")
     def call(request: Asked) -> Response:
@@ -66,9 +66,10 @@ def made(*, quick: bool = True) -> FastAPI:
     return app
 
 
-def post(app: FastAPI, path: str = "/call", **sent: Any) -> httpx.Response:
+def post(app: FastAPI, path: str = "/call", *, raises: bool = True, **sent: Any) -> httpx.Response:
     async def send() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=raises)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             return await client.post(path, **sent)
 
     return asyncio.run(send())
@@ -99,8 +100,16 @@ def test_a_right_body_goes_the_short_way_and_others_do_not() -> None:
 def test_errors_of_a_call_are_those_of_the_application() -> None:
     reply = post(made(), json={"number": 999})
     assert (reply.status_code, reply.json()) == (418, {"said": "999"})
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_an_error_without_an_answer_is_500_with_the_guards_headers_and_is_raised(quick: bool) -> None:
     with pytest.raises(ZeroDivisionError):
-        post(made(), json={"number": 998})
+        post(made(quick=quick), json={"number": 998})
+    reply = post(made(quick=quick), raises=False, json={"number": 998}, headers={"x-request-id": "abc"})
+    assert (reply.status_code, reply.headers.get_list("x-request-id")) == (500, ["abc"])
+    assert reply.json()["error"]["message"].startswith("this request broke something here")
+    assert reply.headers.get_list("x-content-type-options") == ["nosniff"]
 
 
 def test_threads_run_side_by_side_up_to_a_bound_and_then_calls_wait() -> None:

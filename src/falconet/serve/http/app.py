@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI, Header, Response
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from falconet.errors import ArtifactError, ConfigError, DataError
 from falconet.io.artifact import falconet_version
@@ -48,6 +49,17 @@ from falconet.serve.stages import Degraded
 AT_ONCE = 256  # requests that may wait or be answered at one time
 
 
+class GuardedApp(FastAPI):
+    """FastAPI's application with the guard before all of it: what goes the short way passes through nothing else."""
+
+    def guarded(self, at_once: int, calls: QuickCalls, log: Log | None = None, live: Live | None = None) -> None:
+        """Put the guard there; what it takes, guard.py says."""
+        self._guard = Guard(super().__call__, at_once=at_once, calls=calls, log=log, live=live)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._guard(scope, receive, send)
+
+
 def create_app(
     serving: Serving, *, token: str | None = None, at_once: int = AT_ONCE, log: Log | None = None
 ) -> FastAPI:
@@ -56,7 +68,7 @@ def create_app(
     What changes items, forgets people or loads another bundle needs the `token`, as `Authorization: Bearer TOKEN`;
     without one it is refused.
     """
-    app = FastAPI(
+    app = GuardedApp(
         title="falconet",
         version=falconet_version(),
         description="What should this person see next?",
@@ -76,7 +88,7 @@ def create_app(
     )
     live = Live(serving)
     calls = QuickCalls()
-    app.add_middleware(Guard, at_once=at_once, calls=calls, log=log, live=live)
+    app.guarded(at_once, calls, log, live)
     add_errors(app)
     store = serving.recommender.store  # a reload keeps it
     add_outages(app, () if store is None else store.outages)

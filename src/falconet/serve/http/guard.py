@@ -63,8 +63,10 @@ class Guard:
                 await busy(scope, receive, guarded)
             else:
                 await self._bounded(scope, receive, guarded)
-        except Exception:
-            status = 500  # which is said outside of this
+        except Exception as error:
+            if not status:  # of a call on the short way: the application has answered to its own
+                await self._calls.broken(scope, error)(scope, receive, guarded)
+            status = 500
             raise
         finally:
             self._open -= counted

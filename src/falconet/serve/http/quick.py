@@ -61,6 +61,11 @@ class QuickCalls:
             reply: Response = told(Request(scope), error)
             return reply
 
+    def broken(self, scope: Scope, error: Exception) -> Response:
+        """What the application answers to an error that it has no other answer to."""
+        reply: Response = self._handlers[Exception](Request(scope), error)
+        return reply
+
 
 def _only_body(route: APIRoute) -> type[BaseModel] | None:
     """The model of the body, for a function that takes it and nothing else and is no coroutine."""

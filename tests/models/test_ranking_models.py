@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -185,6 +186,41 @@ class TestDIN:
 
 WEIGHED = Schema((*EXAMPLE, Column(name="share", dtype="float32", list="ragged", tags=frozenset({Tag.CONTEXT}))))
 RANKERS = (MLP, DLRM, DCN, DeepFM, WideDeep, DIN, MMoE)
+
+
+@pytest.mark.parametrize("kind", RANKERS)
+@pytest.mark.parametrize("mean", [0.02, 0.9])
+def test_a_ranker_starts_at_the_mean_of_its_target(kind: type[Ranker], mean: float) -> None:
+    torch.manual_seed(0)
+    model, batch = kind.from_schema(EXAMPLE, kind.debug()), example_batch(rows=256)
+    model.start_at(mean)
+    found = model(batch)
+    assert found.mean().item() == pytest.approx(math.log(mean / (1 - mean)), abs=0.5)
+    found.sum().backward()
+    assert sum(x.grad is not None for x in model.parameters()) > 1
+
+
+def test_a_ranker_without_a_bias_to_start_from_is_left_alone() -> None:
+    class Odd(Ranker):
+        def __init__(self, schema: Schema, config: Any) -> None:
+            super().__init__(schema, config)
+            self.weight = torch.nn.Linear(2, 1, bias=False)
+
+    model = Odd(EXAMPLE, Odd.Config())
+    before = model.weight.weight.clone()
+    model.start_at(0.1)
+    assert model.weight.weight.equal(before)
+
+
+def test_a_model_of_several_targets_starts_the_one_it_ranks_by() -> None:
+    stars = Column(name="stars", dtype="float32", tags=frozenset({Tag.TARGET, Tag.REGRESSION}))
+    schema = Schema((*EXAMPLE, stars))
+    model = MMoE.from_schema(schema, replace(MMoE.debug(), target="stars"))
+    batch = example_batch(schema, rows=64)
+    other = model.predictions(batch)["label"]
+    model.start_at(3.5)
+    assert model.predictions(batch)["stars"].mean().item() == pytest.approx(3.5, rel=0.3)
+    assert model.predictions(batch)["label"].equal(other)
 
 
 @pytest.mark.parametrize("kind", RANKERS)

@@ -24,6 +24,7 @@ from falconet.recipe.run import run
 from falconet.recipe.versus import Versus, versus
 from falconet.serve.bundle import load_bundle
 from falconet.serve.current import bundle_folder, read_current, rollback
+from falconet.serve.deeds import Deeds
 from falconet.serve.events import Event, Who
 from falconet.serve.export import export_events
 from falconet.serve.recommender import Recommender
@@ -277,7 +278,7 @@ def test_people_with_ids_beyond_signed_64_bits_are_asked_for_by_their_digits(
 
     def answer(bundle: Path, store: SqliteStore, folder: Path, *_: object) -> pl.DataFrame:
         who = pl.read_parquet(folder / "people.parquet")["user_id"].item()
-        assert store.history(Who("user", who), 5) == [(str(item), "view")]
+        assert Deeds(store, Who("user", who), 5).history(5) == [(str(item), "view")]
         return pl.DataFrame({"user_id": [who], "item_id": [str(item)], "rank": [1]})
 
     monkeypatch.setattr("falconet.recipe.versus._lists", answer)

@@ -115,6 +115,21 @@ def test_what_was_popular_of_late_stands_beside_what_is_popular(recipe: Recipe, 
     assert models["recent"]["ranking"] != models["Popular"]["ranking"]
 
 
+def test_a_ranker_of_few_steps_does_not_turn_its_candidates_around(recipe: Recipe, tmp_path: Path) -> None:
+    """Two steps: what they would be spent on without a start at the mean is the bias, which takes the weights along."""
+    ranker = replace(
+        recipe.ranker,
+        batch_size=10**6,
+        config={"hidden": [], "columns": ["retriever_standing"]},
+        train={"epochs": 2, "precision": "float32", "learning_rate": 0.05},
+    )
+    report = run(replace(recipe, ranker=ranker), tmp_path / "work")
+    weight = load_model(tmp_path / "work/runs/ranker/model").state_dict()["layers.first.weight"]
+    assert weight.item() > 0
+    ndcg = {name: one["ranking"]["ndcg@10"]["value"] for name, one in report["models"].items()}
+    assert ndcg["two_stage"] == ndcg["retriever"]
+
+
 def test_a_second_run_skips_everything(recipe: Recipe, work: Path, said: Callable[[], list[str]]) -> None:
     before = (work / "report.json").read_bytes()
     run(recipe, work)

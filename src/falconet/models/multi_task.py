@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from falconet.batch import Batch, target_of
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
-from falconet.models.ranker import LOSSES, Loss, Ranker, at_least, default_loss, where_known
+from falconet.models.ranker import LOSSES, Loss, Ranker, at_least, where_known
 from falconet.nn.inputs import Inputs, module_key, numbers_of
 from falconet.nn.mlp import MLP
 from falconet.schema import Schema, Tag
@@ -79,13 +79,19 @@ class MultiTask(Ranker):
         found = {}
         for task, prediction_B in self.predictions(batch).items():
             target_B = target_of(batch, task)
-            loss = LOSSES[self.config.losses.get(task) or self.config.loss or default_loss(self.schema, task)]
+            loss = LOSSES[self.loss_of(task)]
             loss_B = where_known(loss, prediction_B, target_B) * self.config.task_weights.get(task, 1.0)
             if task in self.config.sample_weights:
                 weight_B = numbers_of(batch, self.config.sample_weights[task])
                 loss_B = loss_B * weight_B.where(~target_B.isnan(), 0.0)
             found[task] = loss_B
         return found
+
+    def output(self, target: str) -> nn.Module:
+        return self.towers.of(target)
+
+    def loss_of(self, target: str) -> Loss:
+        return self.config.losses.get(target) or super().loss_of(target)
 
     def _choose_target(self, schema: Schema) -> str:
         tasks = _tasks(schema, self.config, type(self).__name__)
@@ -110,6 +116,10 @@ class Towers(nn.Module):
                 for key in self._keys.values()
             }
         )
+
+    def of(self, task: str) -> nn.Module:
+        """The perceptron of a task."""
+        return self.layers[self._keys[task]]
 
     def forward(self, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """[B, H] by task to [B] by task."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from falconet.batch import Batch, target_of
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
@@ -59,8 +60,28 @@ class Ranker(Model):
                 f"{type(self).__name__} cannot learn: the schema has no column tagged `target`",
                 hint='AddTags(tags=("target",)) in the workflow',
             )
-        loss = LOSSES[self.config.loss or default_loss(self.schema, self.target)]
+        loss = LOSSES[self.loss_of(self.target)]
         return where_known(loss, self(batch), target_of(batch, self.target))
+
+    def start_at(self, mean: float) -> None:
+        """Have training start from predictions around the target's mean, which it would else spend its first steps on,
+        pulling other weights along: they are what the bias of the last layer says. A model without one is left alone.
+
+        With the loss "bce" `mean` is a share above 0 and below 1.
+        """
+        assert self.target is not None
+        layers = [m for m in self.output(self.target).modules() if isinstance(m, nn.Linear) and m.out_features == 1]
+        is_share = self.loss_of(self.target) == "bce"
+        if layers and layers[-1].bias is not None:
+            nn.init.constant_(layers[-1].bias, math.log(mean / (1 - mean)) if is_share else mean)
+
+    def output(self, target: str) -> nn.Module:
+        """The part of the model whose last layer gives the prediction of a target, or adds to it."""
+        return self
+
+    def loss_of(self, target: str) -> Loss:
+        """The loss of a target."""
+        return self.config.loss or default_loss(self.schema, target)
 
     def part(self, setting: str, names: tuple[str, ...] | None) -> Schema:
         """The columns of a part of the model: those that a setting names, or all the model reads."""

@@ -8,19 +8,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import torch
 
 from falconet.config import from_plain
 from falconet.evaluation.cut import count_items, read_interactions
 from falconet.io.artifact import write_artifact
-from falconet.io.footer import read_schema
+from falconet.io.footer import data_files, read_schema
 from falconet.loader.loader import Loader
 from falconet.models.base import MODELS, Model, Retriever
 from falconet.models.closed_form import ClosedForm
+from falconet.models.ranker import Ranker
 from falconet.models.store import save_model
 from falconet.progress import note
 from falconet.recipe.config import StageConfig
-from falconet.schema import Schema
+from falconet.schema import Schema, Tag
 from falconet.train.callbacks import Callback
 from falconet.train.settings import TrainConfig
 from falconet.train.trainer import Trainer
@@ -67,6 +70,8 @@ def train(
             note(f"these weights have other shapes now and begin anew: {', '.join(fresh)}")
     if isinstance(trained, Retriever):
         trained.set_counts(count_items(rows, len(trained.counts)))
+    elif isinstance(trained, Ranker) and start is None and (mean := _mean(rows, loader.schema, trained.target)):
+        trained.start_at(mean)
     config = from_plain(TrainConfig, settings, where="train")
     _remove_damaged(work / run)
     callbacks = () if watch is None else watch(trained)
@@ -84,6 +89,20 @@ def _build(stage: StageConfig, schema: Schema, seed: int) -> Model:
     torch.manual_seed(seed)
     kind = MODELS[stage.model]
     return kind.from_schema(schema, from_plain(kind.Config, stage.config, where="config"))
+
+
+def _mean(rows: Path, schema: Schema, target: str | None) -> float | None:
+    """The mean of the target in a folder of rows, by their weights; None where it says nothing: all rows are alike."""
+    weight = next(iter(schema.select(Tag.WEIGHT).names), None)
+    names = [name for name in (target, weight) if name is not None]
+    total = of_all = 0.0
+    for path in data_files(rows):
+        table = pq.read_table(path, columns=names, partitioning=None)
+        values = table.column(str(target)).to_numpy().astype(np.float64)
+        weights = np.ones(len(values)) if weight is None else table.column(weight).to_numpy().astype(np.float64)
+        known = ~np.isnan(values)
+        total, of_all = total + float(weights[known] @ values[known]), of_all + float(weights[known].sum())
+    return total / of_all if 0 < total < of_all else None
 
 
 def _remove_damaged(folder: Path) -> None:

@@ -111,8 +111,8 @@ def test_slow_retrieval_leaves_what_is_popular(
 def test_what_the_store_takes_is_missing_to_the_others(
     recommender: Recommender, stages: Stages, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    history = recommender.store.history  # type: ignore[union-attr]
-    monkeypatch.setattr(recommender.store, "history", lambda *a: [time.sleep(0.03), *history(*a)][1:])
+    latest = recommender.store.latest  # type: ignore[union-attr]
+    monkeypatch.setattr(recommender.store, "latest", lambda *a: [time.sleep(0.03), *latest(*a)][1:])
     stages.budgets = Budgets(total=20)
     answer = Recommender(recommender.bundle, recommender.store, stages=stages).recommend(world.users[5])
     assert (answer.degraded, len(answer.items)) == (["retrieve"], 10)
@@ -208,6 +208,7 @@ def test_strangers_get_what_is_popular_and_those_who_are_known_an_outage(
 ) -> None:
     flaky.away = True
     for asked in ({"user_id": "nobody"}, {"session_id": "s"}, {}):
+        assert cut.preview(**asked).degraded == ["store"]  # type: ignore[arg-type]
         answer = cut.recommend(**asked)  # type: ignore[arg-type]
         assert (answer.degraded, answer.cold_start, len(answer.items)) == (["store"], True, 10)
     with pytest.raises(sqlite3.OperationalError):
@@ -228,6 +229,19 @@ def test_without_the_store_items_are_hidden_as_was_known_last(cut: Recommender, 
     found = [item.item_id for item in cut.recommend(k=3).items]
     assert found[0] == third
     assert not {first, second} & set(found)
+
+
+def test_what_is_hidden_while_nobody_asks_a_store_that_is_back_holds_for_who_is_known(
+    cut: Recommender, flaky: Flaky, world: World
+) -> None:
+    cut._outage._again = 60.0
+    flaky.away = True
+    assert cut.preview().degraded == ["store"]
+    flaky.away = False
+    first = cut.recommend(world.users[5]).items[0].item_id  # who cannot be answered without the store
+    flaky.store.put_item(first, hidden=True)
+    answer = cut.recommend(world.users[5], k=40)
+    assert first not in [item.item_id for item in answer.items]
 
 
 def test_a_list_that_cannot_be_kept_is_given_all_the_same(cut: Recommender, flaky: Flaky, world: World) -> None:

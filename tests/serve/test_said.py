@@ -115,7 +115,8 @@ def test_a_new_item_is_found_by_its_features_in_every_process(
 def test_a_catalogue_finds_the_rows_of_many_codes_as_of_each(shop: Path, store: SqliteStore) -> None:
     bundle = load_bundle(shop)
     store.put_item(900, features={"kinds": ["tea"]})
-    for catalogue in (bundle.engine.catalogue, GrownBundle(bundle, store).now().engine.catalogue):
+    grown = GrownBundle(bundle, store).now(store.change_number())
+    for catalogue in (bundle.engine.catalogue, grown.engine.catalogue):
         codes = list(range(60))[::-1]
         rows = [catalogue.row_of_code(code) for code in codes]
         assert catalogue.find(codes).tolist() == [-1 if row is None else row for row in rows]
@@ -128,7 +129,7 @@ def test_who_asks_while_the_catalogue_is_made_anew_waits_for_it(
 ) -> None:
     grown = GrownBundle(load_bundle(shop), store)
     made, found = grown._made, []
-    other = threading.Thread(target=lambda: found.append(grown.now()))
+    other = threading.Thread(target=lambda: found.append(grown.now(store.change_number())))
 
     def slowly(rows: pl.DataFrame) -> Bundle:
         other.start()
@@ -138,7 +139,7 @@ def test_who_asks_while_the_catalogue_is_made_anew_waits_for_it(
 
     monkeypatch.setattr(grown, "_made", slowly)
     store.put_item(900, features={"kinds": ["tea"]})
-    new = grown.now()
+    new = grown.now(store.change_number())
     other.join()
     assert found == [new]
     assert new.engine.catalogue.ids.row(900) is not None
@@ -170,8 +171,8 @@ def test_many_items_have_the_vectors_that_each_has_when_it_is_said_alone(shop: P
     alone, together = GrownBundle(load_bundle(shop), store), GrownBundle(load_bundle(shop), store)
     for item, features in sorted(items.items(), key=lambda one: one[0] * 7 % 37):
         store.put_item(item, features=features, hidden=False, expires=None)
-        assert alone.now().engine.catalogue.ids.row(item) is not None
-    found = [grown.now().engine for grown in (alone, together)]
+        assert alone.now(store.change_number()).engine.catalogue.ids.row(item) is not None
+    found = [grown.now(store.change_number()).engine for grown in (alone, together)]
     codes = [torch.tensor([engine.catalogue.code(item) for item in items]) for engine in found]
     assert torch.equal(*codes)
     query = torch.randn(1, 8, generator=torch.Generator().manual_seed(0))
@@ -186,7 +187,7 @@ def test_what_it_costs_does_not_grow_with_the_catalogue(shop: Path, store: Sqlit
     made = []
     for item in (900, 901):
         store.put_item(item, features={"kinds": ["tea"]})
-        made.append(grown.now())
+        made.append(grown.now(store.change_number()))
         catalogue, index = made[-1].engine.catalogue, made[-1].engine.sources.first.index
         assert isinstance(catalogue, GrownCatalogue)
         assert isinstance(index, BesideIndex)
@@ -287,14 +288,32 @@ def test_where_the_catalogue_cannot_be_made_anew_the_old_one_answers_and_it_is_t
 
 
 def test_hidden_items_are_known_in_a_catalogue_that_has_grown_although_the_store_is_away(
-    shop: Path, store: SqliteStore
+    shop: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = load_bundle(shop)
     changes = ItemChanges(store, base.engine.catalogue)
     store.put_item(3, hidden=True)
+    store.put_item(4, expires=10**18)
+    changes.follow()
     assert changes.gone() == {base.engine.catalogue.code(3)}
     store.put_item(900, features={"kinds": ["tea"]})
-    assert changes.over(GrownBundle(base, store).now().engine.catalogue).known() == changes.known() == changes.gone()
+    over = changes.over(GrownBundle(base, store).now(store.change_number()).engine.catalogue)
+    monkeypatch.setattr(store, "change_number", lambda: pytest.fail("the store is asked"))
+    assert over.gone() == changes.gone() == {base.engine.catalogue.code(3)}
+    monkeypatch.setattr("falconet.serve.changes.time.time_ns", lambda: 10**21)
+    assert over.gone() == changes.gone() == {base.engine.catalogue.code(3), base.engine.catalogue.code(4)}
+
+
+def test_what_is_hidden_is_known_after_what_was_said_is_taken_back(
+    both: tuple[Recommender, Recommender],
+) -> None:
+    one, other = both
+    before = ids(other, 4)
+    one.put_item(900, features={"kinds": ["tea"]})
+    assert set(ids(other, 4)) == {*before, 900}
+    one.put_item(before[0], hidden=True)
+    one.put_item(900, features={})  # the catalogue is the bundle's again
+    assert set(ids(other, 4)) == {*before} - {before[0]}
 
 
 def test_a_store_that_fails_while_it_is_read_leaves_nothing_half_known(
@@ -311,9 +330,9 @@ def test_a_store_that_fails_while_it_is_read_leaves_nothing_half_known(
 
     monkeypatch.setattr(store, "items_changed_since", half)
     with pytest.raises(sqlite3.OperationalError, match="disk I/O error"):
-        grown.now()
+        grown.now(store.change_number())
     monkeypatch.setattr(store, "items_changed_since", read)
-    known = grown.now().engine.catalogue.ids
+    known = grown.now(store.change_number()).engine.catalogue.ids
     assert None not in (known.row(900), known.row(901))
 
 

@@ -19,6 +19,7 @@ import pytest
 from falconet.cli.recommend import recommend
 from falconet.cli.serve import serve
 from falconet.errors import ArtifactError, ConfigError
+from falconet.serve.deeds import Deeds
 from falconet.serve.events import Event, Who
 from falconet.serve.stores.sqlite import SqliteStore
 from serving_world import World, make_world
@@ -74,7 +75,7 @@ def test_a_write_to_one_process_is_read_in_another_and_outlives_both(world: Worl
             _, errors = process.communicate(timeout=30)
             assert (process.returncode, errors) == (0, "")
     store = SqliteStore(tmp_path / "events.db")
-    assert store.history(Who("session", "s"), 9) == [(item, "like")]
+    assert Deeds(store, Who("session", "s"), 9).history(9) == [(item, "like")]
     store.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from falconet.errors import ArtifactError
+from falconet.serve.deeds import Deeds
 from falconet.serve.events import Event, Who
 from falconet.serve.stores.sqlite import SqliteStore
 
@@ -35,7 +36,7 @@ def test_a_store_of_the_first_format_is_moved_up_with_all_that_is_in_it(tmp_path
     connection.close()
     for _ in range(2):  # once moved up, it is as any other
         store = SqliteStore(tmp_path / "e.db")
-        assert store.history(Who("user", 7), 9) == [("x", "like")]
+        assert Deeds(store, Who("user", 7), 9).history(9) == [("x", "like")]
         again = Event(event_id="e", user_id=7, item_id="x", type="like", recommendation_id="r")
         assert store.add_events([again]) == ["duplicate"]
         store.hide_item(1)

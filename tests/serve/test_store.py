@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import store_servers
 from falconet.errors import ConfigError, DataError
 from falconet.serve.ab import report
+from falconet.serve.deeds import Deeds
 from falconet.serve.events import Event, Who
 from falconet.serve.scenarios import Scenario, Scenarios, Variant
 from falconet.serve.store import Impression, ItemChange, Page, Store
@@ -67,10 +68,14 @@ def event(number: int, item: int | str = 1, kind: str = "view", **more: object) 
     return Event(event_id=f"e{number}", item_id=item, type=kind, **{**who, "time": number, **more})  # type: ignore[arg-type]
 
 
+def history(store: Store, who: Who, limit: int) -> list[tuple[int | str, str]]:
+    return Deeds(store, who, limit).history(limit)
+
+
 def test_an_event_is_taken_in_once_and_a_repeat_is_a_duplicate(store: Store) -> None:
     assert store.add_events([event(1), event(2, 5)]) == ["accepted", "accepted"]
     assert store.add_events([event(2, 5), event(3, 6), event(3, 6)]) == ["duplicate", "accepted", "duplicate"]
-    assert store.history(U7, 10) == [(1, "view"), (5, "view"), (6, "view")]
+    assert history(store, U7, 10) == [(1, "view"), (5, "view"), (6, "view")]
 
 
 def test_an_event_id_of_another_event_is_refused_with_the_reason(store: Store) -> None:
@@ -81,18 +86,18 @@ def test_an_event_id_of_another_event_is_refused_with_the_reason(store: Store) -
 def test_a_time_far_in_the_future_is_refused_and_the_other_events_are_kept(store: Store) -> None:
     outcomes = store.add_events([event(1, time=2**62), event(2, 9)])
     assert outcomes[0].startswith("the time lies more than a day in the future")
-    assert store.history(U7, 10) == [(9, "view")]
+    assert history(store, U7, 10) == [(9, "view")]
 
 
 def test_the_history_is_in_the_order_of_time_and_ties_keep_the_order_of_arrival(store: Store) -> None:
     store.add_events([event(3, "c"), event(1, "a"), event(4, "d", time=3), event(2, "b")])
-    assert [item for item, _ in store.history(U7, 10)] == ["a", "b", "c", "d"]
-    assert [item for item, _ in store.history(U7, 2)] == ["c", "d"]
+    assert [item for item, _ in history(store, U7, 10)] == ["a", "b", "c", "d"]
+    assert [item for item, _ in history(store, U7, 2)] == ["c", "d"]
 
 
 def test_an_item_met_twice_stands_where_it_was_met_last_and_hide_is_no_meeting(store: Store) -> None:
     store.add_events([event(1, "a"), event(2, "b"), event(3, "a", "like"), event(4, "c", "hide")])
-    assert store.history(U7, 10) == [("b", "view"), ("a", "like")]
+    assert history(store, U7, 10) == [("b", "view"), ("a", "like")]
     assert sorted(store.seen(U7)) == ["a", "b", "c"]
     assert store.seen(U7, ("hide",)) == ["c"]
     assert store.seen(U7, ()) == []
@@ -100,9 +105,9 @@ def test_an_item_met_twice_stands_where_it_was_met_last_and_hide_is_no_meeting(s
 
 def test_a_number_and_its_digits_are_two_people_and_so_are_a_user_and_a_session(store: Store) -> None:
     store.add_events([event(1, 1), event(2, 2, user_id="7"), event(3, 3, session_id=7), event(4, 2**62)])
-    assert store.history(U7, 9) == [(1, "view"), (2**62, "view")]
-    assert store.history(Who("user", "7"), 9) == [(2, "view")]
-    assert store.history(Who("session", 7), 9) == [(3, "view")]
+    assert history(store, U7, 9) == [(1, "view"), (2**62, "view")]
+    assert history(store, Who("user", "7"), 9) == [(2, "view")]
+    assert history(store, Who("session", 7), 9) == [(3, "view")]
 
 
 def test_export_gives_events_in_order_of_arrival_with_ids_of_one_type(store: Store) -> None:
@@ -185,7 +190,7 @@ def test_every_id_comes_back_as_it_was(store: Store, value: int | str) -> None:
     text = str(value)
     odd = Event(event_id=text, item_id=value, type=text, session_id=value, time=5, recommendation_id=text)
     assert store.add_events([odd, odd]) == ["accepted", "duplicate"]
-    assert store.history(who, 3) == [(value, text)]
+    assert history(store, who, 3) == [(value, text)]
     assert store.seen(who, [text]) == [value]
     (batch,) = store.export()
     assert batch.to_pylist()[0] | {"number": 1} == {
@@ -220,9 +225,16 @@ def test_history_and_seen_are_those_of_a_list(place: str, rows: list[tuple[int, 
         met = list({item: kind for _, _, item, kind in mine[::-1] if kind != "hide"}.items())
         latest = dict.fromkeys(item for _, _, item, kind in mine if kind != "hide")
         want = [(item, dict(met)[item]) for item in list(latest)[:limit]][::-1]
-        assert store.history(Who("user", who), limit) == want
-        assert set(store.seen(Who("user", who))) == {item for _, _, item, _ in mine}
-        assert set(store.seen(Who("user", who), ["like"])) == {item for *_, item, kind in mine if kind == "like"}
+        person = Who("user", who)
+        assert store.latest(person, limit) == [(item, kind) for *_, item, kind in mine[:limit]]
+        seen, liked = {item for _, _, item, _ in mine}, {item for *_, item, kind in mine if kind == "like"}
+        for wanted in (limit, 99):
+            deeds = Deeds(store, person, wanted)
+            assert deeds.history(limit) == want
+            for known in (deeds.seen(), store.seen(person)):
+                assert (len(known), set(known)) == (len(seen), seen)
+            for known in (deeds.seen(["like"]), store.seen(person, ["like"])):
+                assert (len(known), set(known)) == (len(liked), liked)
     store.close()
 
 
@@ -316,7 +328,7 @@ def test_a_person_can_be_forgotten_and_nobody_else_is(store: Store) -> None:
     store.put_user("7", {"age": 4})
     assert store.forget(U7) == 2
     assert store.forget(U7) == 0
-    assert (store.history(U7, 9), store.seen(U7), store.get_user(7), store.page("p0")) == ([], [], None, None)
+    assert (history(store, U7, 9), store.seen(U7), store.get_user(7), store.page("p0")) == ([], [], None, None)
     assert [one.who for _, one in store.impressions()] == others
     assert store.get_user("7") == {"age": 4}
     assert [store.seen(who, ["hide"]) for who in others] == [[2], [2]]
@@ -330,7 +342,7 @@ def test_what_is_old_can_be_forgotten(store: Store) -> None:
         store.save_page(name, Page(who=U7, request={}, shown=()), time)
         store.log_impressions([impression(name, time=time)])
     assert store.forget_before(9) == 3
-    assert store.history(U7, 9) == [(1, "view"), (3, "view")]
+    assert history(store, U7, 9) == [(1, "view"), (3, "view")]
     assert sorted(store.seen(U7)) == [1, 3]
     assert store.seen(Who("user", 8)) == []
     assert store.page("old") is None and store.page("new") is not None

@@ -11,7 +11,7 @@ from falconet.serve.tables import Catalogue
 
 
 class ItemChanges:
-    """Follows the changes of items in a store. What any process has said holds from the next call on."""
+    """Follows the changes of items in a store. What any process has said holds from the next `follow` on."""
 
     def __init__(self, store: Store, catalogue: Catalogue) -> None:
         self._store, self._catalogue = store, catalogue
@@ -29,31 +29,28 @@ class ItemChanges:
             other._find_gone(time.time_ns() // 1000)
             return other
 
-    def known(self) -> frozenset[int]:
-        """What `gone` gave last, and what has expired since: for when the store cannot be reached."""
-        now = time.time_ns() // 1000
+    def follow(self, number: int | None = None) -> None:
+        """Take in what was said since. `number`: of the last change, where that has just been read."""
+        if (self._store.change_number() if number is None else number) == self._number:
+            return
         with self._lock:
-            expired = (
-                item for item, change in self._said.items() if change.expires is not None and change.expires <= now
-            )
-            codes = (self._catalogue.code(item) for item in expired)
-            return self._gone.union(code for code in codes if code is not None)
-
-    def gone(self) -> frozenset[int]:
-        """The codes of items that may not be recommended now."""
-        now = time.time_ns() // 1000
-        number = self._store.change_number()
-        if number == self._number and now < self._until:
-            return self._gone
-        with self._lock:
-            for change in self._store.items_changed_since(self._number):
+            last = self._number
+            for change in self._store.items_changed_since(last):
                 item = self._catalogue.ids.normal(change.item_id)
                 self._said.pop(item, None)
                 if change.hidden or change.expires is not None:
                     self._said[item] = change
-                self._number = change.number
-            self._find_gone(now)
-            return self._gone
+                last = change.number
+            self._find_gone(time.time_ns() // 1000)
+            self._number = last  # last: whoever finds it does not wait for the lock
+
+    def gone(self) -> frozenset[int]:
+        """The codes of items that may not be recommended now, by what `follow` has taken in."""
+        now = time.time_ns() // 1000
+        if now >= self._until:
+            with self._lock:
+                self._find_gone(now)
+        return self._gone
 
     def _find_gone(self, now: int) -> None:
         """Which items are gone by what is said, and until when that holds."""

@@ -55,13 +55,13 @@ class GrownBundle:
         self._rows = _frame_of(self._catalogue.table.slice(0, 0))  # of what is said, where answers can have it
         self._failed: _Failed | None = None
 
-    def now(self) -> Bundle:
-        """The bundle with all that was said up to now; the same object where nothing has been since.
+    def now(self, number: int) -> Bundle:
+        """The bundle with all that was said up to the last change, `number`; the same object where nothing was since.
 
         Where what is new cannot be worked in the bundle stays as it was, which a note says. It is tried again a second
         later, then after twice as long each time, up to a minute. Raises what the store does.
         """
-        if self._store.change_number() == self._number or self._waits():
+        if number == self._number or self._waits():
             return self._now
         with self._lock:
             if self._waits():

@@ -64,22 +64,26 @@ class Knowledge:
         return self._read(request, self._training, away=True) if found is None else found
 
     def gone(self) -> frozenset[int]:
-        """The codes of items that are hidden or expired; as was known last while the store is away."""
-        if self._changes is None:
-            return frozenset()
-        gone = self._outage.attempt(self._changes.gone)
-        return self._changes.known() if gone is None else gone
+        """The codes of items that are hidden or expired, as far as `follow` has learned."""
+        return frozenset() if self._changes is None else self._changes.gone()
+
+    def follow(self, number: int | None = None) -> None:
+        """Learn which items the store hides by now. `number`: of its last change, where that has just been read."""
+        if self._changes is not None:
+            self._changes.follow(number)
 
     def _read(self, request: Request, past: Past, *, needed: bool = False, away: bool = False) -> Known:
         """`away`: the store is. Then items are hidden as was known last, and no item of the history comes back, for
         which of them the person has events with nobody knows."""
         who = past.who(request.user_id, request.session_id)
-        hidden = past.hidden(who)
-        met = past.met(who, request.history, hidden)
-        exclude = hidden | past.seen(who, request.exclude_seen) | past.codes(request.exclude_ids, "exclude_ids")
+        deeds = past.deeds(who)
+        if self._outage.is_on and not away:  # else what is hidden by now was learned when the request came
+            self.follow()
+        hidden = past.hidden(deeds)
+        met = past.met(who, deeds, request.history, hidden)
+        exclude = hidden | self.gone() | past.seen(who, deeds, request.exclude_seen)
+        exclude |= past.codes(request.exclude_ids, "exclude_ids")
         if request.exclude_seen is True or (away and request.exclude_seen is not False):
             exclude |= past.codes(request.history or (), "history")
-        if self._changes is not None:
-            exclude |= self._changes.known() if away else self._changes.gone()
-        everything = past.everything(who, request.history, hidden)
+        everything = past.everything(who, deeds, request.history, hidden)
         return Known(who, past.row(who), met, everything, exclude, past.profile(who), needed, away)

@@ -21,6 +21,11 @@ class Outage:
         self._lock = threading.Lock()
         self._until: float | None = None  # when to ask again; None while it answers
 
+    @property
+    def is_on(self) -> bool:
+        """Whether the store was away when it was asked last."""
+        return self._until is not None
+
     def attempt(self, ask: Callable[[], T]) -> T | None:
         """What the store says; None while it is away."""
         with self._lock:

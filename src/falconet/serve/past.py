@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+from falconet.serve.deeds import Deeds
 from falconet.serve.engine import Engine
 from falconet.serve.events import HIDE, Event, Id, Who, check_id
 from falconet.serve.request import SEEN_IN_TRAINING
@@ -41,7 +42,13 @@ class Past:
         user = None if event.user_id is None else self._people.ids.normal(event.user_id)
         return replace(event, user_id=user, item_id=self._catalogue.ids.normal(event.item_id))
 
-    def met(self, who: Who | None, history: Sequence[Id] | None, hidden: Collection[int]) -> list[tuple[int, str]]:
+    def deeds(self, who: Who | None) -> Deeds:
+        """The person's events."""
+        return Deeds(self._store, who, self._features.length)
+
+    def met(
+        self, who: Who | None, deeds: Deeds, history: Sequence[Id] | None, hidden: Collection[int]
+    ) -> list[tuple[int, str]]:
         """Codes and types of what the person met, oldest first: training's history, then events; not what is hidden.
 
         An item that was met again moves to its new place. A `history` stands in place of both.
@@ -51,12 +58,14 @@ class Past:
             codes = [code for item in history if (code := self._code(item, "history")) is not None]
             return [(code, "view") for code in list(dict.fromkeys(reversed(codes)))[:length][::-1]]
         row = self.row(who)
-        events = self._events(who, hidden, length)
+        events = self._events(deeds, hidden, length)
         known = [] if row is None else self._features.history(row)
         old = [(code, SEEN_IN_TRAINING) for code in known if code not in events and code not in hidden]
         return [*old, *events.items()][-length:]
 
-    def everything(self, who: Who | None, history: Sequence[Id] | None, hidden: Collection[int]) -> list[int] | None:
+    def everything(
+        self, who: Who | None, deeds: Deeds, history: Sequence[Id] | None, hidden: Collection[int]
+    ) -> list[int] | None:
         """Codes of all that the person met, for models that read more than the history; None where none does."""
         if not self._features.reads_all:
             return None
@@ -64,37 +73,31 @@ class Past:
             return [code for item in history if (code := self._code(item, "history")) is not None]
         row = self.row(who)
         known = [] if row is None else self._people.seen(row).tolist()
-        return [code for code in dict.fromkeys([*known, *self._events(who, hidden, _ALL)]) if code not in hidden]
+        return [code for code in dict.fromkeys([*known, *self._events(deeds, hidden, _ALL)]) if code not in hidden]
 
-    def _events(self, who: Who | None, hidden: Collection[int], wanted: int) -> dict[int, str]:
+    def _events(self, deeds: Deeds, hidden: Collection[int], wanted: int) -> dict[int, str]:
         """Code and type of the last items of the catalogue that the person's events are of, oldest first."""
-        if self._store is None or who is None:
-            return {}
         limit = wanted
         while True:
-            met = self._store.history(who, limit)
+            met = deeds.history(limit)
             codes = ((self._catalogue.code(item), kind) for item, kind in met)
             found = {code: kind for code, kind in codes if code is not None and code not in hidden}
             if len(found) >= wanted or len(met) < limit:
                 return found
             limit *= 4  # items newer than the bundle, and hidden ones, must not push out the others
 
-    def hidden(self, who: Who | None) -> frozenset[int]:
+    def hidden(self, deeds: Deeds) -> frozenset[int]:
         """Codes of what the person never wants to see again."""
-        if self._store is None or who is None:
-            return frozenset()
-        return self.codes(self._store.seen(who, (HIDE,)), "hidden")
+        return self.codes(deeds.seen((HIDE,)), "hidden")
 
-    def seen(self, who: Who | None, which: bool | Collection[str]) -> frozenset[int]:
+    def seen(self, who: Who | None, deeds: Deeds, which: bool | Collection[str]) -> frozenset[int]:
         """Codes of what the person met: all of it, or only through events of these types."""
         if which is False:
             return frozenset()
         row = self.row(who)
         training = row is not None and (which is True or SEEN_IN_TRAINING in which)
         before = frozenset(self._people.seen(row).tolist()) if row is not None and training else frozenset()
-        if self._store is None or who is None:
-            return before
-        return before | self.codes(self._store.seen(who, None if which is True else which), "seen")
+        return before | self.codes(deeds.seen(None if which is True else which), "seen")
 
     def codes(self, items: Collection[Id], name: str) -> frozenset[int]:
         """Codes of the items the catalogue has. `name`: what is said of a value that is no id."""

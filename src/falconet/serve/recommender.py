@@ -93,13 +93,24 @@ class Recommender:
 
     def _now(self) -> Recommender:
         """This recommender with what the store says of items: another where something was said since."""
-        bundle = None if self._grown is None else self._outage.attempt(self._grown.now)
-        if bundle is not None and bundle is not self._latest.bundle:
+        now = None if self._grown is None else self._outage.attempt(self._follow)
+        return self._latest if now is None else now
+
+    def _follow(self) -> Recommender:
+        """The same; raises what the store does."""
+        assert self.store is not None
+        assert self._grown is not None
+        number, latest = self.store.change_number(), self._latest
+        bundle = self._grown.now(number)
+        if bundle is self.bundle:
+            latest = self
+        elif bundle is not latest.bundle:
             latest = copy.copy(self)
             latest._grown = None
             latest._settle(bundle, self._latest._knowledge.over(bundle.engine))
-            self._latest = latest if bundle is not self.bundle else self
-        return self._latest
+        latest._knowledge.follow(number)
+        self._latest = latest
+        return latest
 
     @classmethod
     def load(
@@ -470,6 +481,7 @@ class _Everybody:
         self.candidates = recommender._engine.candidates
 
     def look_up(self, user: Id) -> Known:
+        self._recommender._outage.attempt(self._recommender._knowledge.follow)
         return self._recommender._knowledge.of(replace(self._request, user_id=user))
 
     def answer(self, known: Sequence[Known]) -> list[Listed]:

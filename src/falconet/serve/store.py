@@ -66,10 +66,10 @@ class Store(Protocol):
         """Store the events in one transaction; an outcome for each, in order."""
         ...
 
-    def history(self, who: Who, limit: int) -> list[tuple[Id, str]]:
-        """(item id, type) of the last `limit` items of that person, oldest first; `hide` is not a meeting.
+    def latest(self, who: Who, rows: int) -> list[tuple[Id, str]]:
+        """(item id, type) of the last `rows` events of that person, the latest first; of one time the last to arrive.
 
-        An item with several events stands once, where its last one is; ties in time keep the order of arrival.
+        Fewer than `rows` are all there are.
         """
         ...
 

@@ -30,7 +30,7 @@ from typing import Any
 import pyarrow as pa
 
 from falconet.errors import ArtifactError, ConfigError
-from falconet.serve.events import CLASH, FUTURE, HIDE, Event, Id, Outcome, Who, latest_time
+from falconet.serve.events import CLASH, FUTURE, Event, Id, Outcome, Who, latest_time
 from falconet.serve.store import FORMAT, Impression, ItemChange, Page, export_batch, export_schema
 
 _P = "falconet:"
@@ -180,20 +180,9 @@ class RedisStore:
         said = iter(self._run(self._add, *arguments) if arguments else [])
         return [CLASH if one == "clash" else one for one in (next(said) if fine else FUTURE for fine in known)]
 
-    def history(self, who: Who, limit: int) -> list[tuple[Id, str]]:
-        latest: dict[Id, str] = {}
-        start, rows = 0, limit + 8
-        key = f"{_P}of:{_person(who)}"
-        while len(latest) < limit:
-            members = self._client.zrevrange(key, start, start + rows - 1)
-            for _, row in self._events([int(member[21:]) for member in members]):
-                item, kind = row[4], row[5]
-                if kind != HIDE and len(latest) < limit:
-                    latest.setdefault(item, kind)
-            if len(members) < rows:
-                break
-            start, rows = start + rows, 2 * rows
-        return list(latest.items())[::-1]
+    def latest(self, who: Who, rows: int) -> list[tuple[Id, str]]:
+        members = self._client.zrevrange(f"{_P}of:{_person(who)}", 0, rows - 1)
+        return [(row[4], row[5]) for _, row in self._events([int(member[21:]) for member in members])]
 
     def seen(self, who: Who, types: Collection[str] | None = None) -> list[Id]:
         person = _person(who)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from falconet.serve.events import ACCEPTED, CLASH, DUPLICATE, FUTURE, HIDE, Event, Id, Outcome, Who, latest_time
+from falconet.serve.events import ACCEPTED, CLASH, DUPLICATE, FUTURE, Event, Id, Outcome, Who, latest_time
 from falconet.serve.store import Impression, ItemChange, Page, export_batch, export_schema
 
 Row = tuple[Any, ...]
@@ -83,23 +83,13 @@ class SqlStore(ABC):
         ).fetchone()
         return DUPLICATE if known else CLASH
 
-    def history(self, who: Who, limit: int) -> list[tuple[Id, str]]:
-        latest: dict[Any, str] = {}
-        start, rows = 0, limit + 8
+    def latest(self, who: Who, rows: int) -> list[tuple[Id, str]]:
         with self._reading() as connection:
-            while len(latest) < limit:  # a few rows at a time, so that a long past is not read
-                found = connection.execute(
-                    "SELECT item_id, type FROM events WHERE kind = ? AND who = ? AND type != ?"
-                    " ORDER BY time DESC, number DESC LIMIT ? OFFSET ?",
-                    (*self._person(who), self._kept(HIDE), rows, start),
-                ).fetchall()
-                for item, kind in found:
-                    if len(latest) < limit:
-                        latest.setdefault(item, kind)
-                if len(found) < rows:
-                    break
-                start, rows = start + rows, 2 * rows
-        return [(self._id(item), str(self._id(kind))) for item, kind in latest.items()][::-1]
+            found = connection.execute(
+                "SELECT item_id, type FROM events WHERE kind = ? AND who = ? ORDER BY time DESC, number DESC LIMIT ?",
+                (*self._person(who), rows),
+            ).fetchall()
+        return [(self._id(item), str(self._id(kind))) for item, kind in found]
 
     def seen(self, who: Who, types: Collection[str] | None = None) -> list[Id]:
         query, values = "SELECT DISTINCT item_id FROM events WHERE kind = ? AND who = ?", [*self._person(who)]

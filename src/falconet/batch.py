@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -27,8 +27,8 @@ class Ragged:
         >>> Ragged.of([[1, 2], []]).offsets.tolist()
         [0, 2, 2]
         """
-        lengths = torch.tensor([0, *(len(row) for row in rows)], dtype=torch.int64)
-        return cls(torch.tensor([x for row in rows for x in row], dtype=dtype), lengths.cumsum(0))
+        offsets = torch.tensor([*accumulate(map(len, rows), initial=0)], dtype=torch.int64)
+        return cls(torch.tensor([x for row in rows for x in row], dtype=dtype), offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

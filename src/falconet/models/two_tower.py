@@ -132,7 +132,7 @@ class _Tower(nn.Module):
         if self.linear is not None:
             values_BC = torch.stack([_column(batch, name) for name in self.continuous], dim=1)
             parts.append(self.linear(values_BC))
-        return torch.stack(parts).sum(0)
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
 
 def _side(schema: Schema, *sides: Tag) -> Schema:

@@ -31,29 +31,27 @@ class Bag:
         """
         if self._table is None:
             return None
-        table_NL, lengths_N = self._table
-        counts_V = np.bincount(table_NL.take(history_H.numpy(), 0).ravel(), minlength=self._codes + 1)
+        lists_HL = self._table.take(history_H.numpy(), 0)
+        counts_V = np.bincount(lists_HL[:, 1:].ravel(), minlength=self._codes + 1)
         share_V = counts_V.astype(np.float32)
         share_V /= np.float32(max(len(history_H), 1))
         share_V[self._codes] = 0.0
-        rows = rows_K.numpy()
-        shares_KL = share_V.take(table_NL.take(rows, 0))
+        lists_KL = self._table.take(rows_K.numpy(), 0)
+        shares_KL = share_V.take(lists_KL[:, 1:])
         total_K = shares_KL[:, 0].copy()
         for column in range(1, shares_KL.shape[1]):
             total_K += shares_KL[:, column]
-        total_K /= lengths_N.take(rows)
+        total_K /= lists_KL[:, 0].astype(np.float32)
         return torch.from_numpy(total_K)
 
     @cached_property
-    def _table(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]] | None:
-        """The lists side by side, `cardinality` behind their ends: [N, L]; and how long they are, at least 1: [N]."""
-        lengths_N = self.lists.lengths
-        if lengths_N.device.type != "cpu" or not len(lengths_N):
+    def _table(self) -> npt.NDArray[np.int32] | None:
+        """Of each list its length, at least 1, its values, and `cardinality` behind its end: [N, 1 + L]."""
+        lengths_N = self.lists.lengths.numpy() if self.lists.offsets.device.type == "cpu" else np.zeros(0)
+        longest = int(lengths_N.max(initial=1))
+        if not len(lengths_N) or longest > _LONGEST:
             return None
-        longest = max(int(lengths_N.max()), 1)
-        if longest > _LONGEST:
-            return None
-        there_NL = np.arange(longest) < lengths_N.numpy()[:, None]
-        table_NL = np.full(there_NL.shape, self._codes, np.int32)
-        table_NL[there_NL] = self.lists.values.numpy()
-        return table_NL, np.maximum(lengths_N.numpy(), 1).astype(np.float32)
+        table = np.full((len(lengths_N), 1 + longest), self._codes, np.int32)
+        table[:, 0] = np.maximum(lengths_N, 1)
+        table[:, 1:][np.arange(longest) < lengths_N[:, None]] = self.lists.values.numpy()
+        return table

@@ -152,8 +152,7 @@ class ExactIndex:
         looks: list[Look] = [] if narrow is None else [lambda: narrow.scores(query_D)[:2]]
         looks.append(lambda: self._near_one(query_1D))
         scores_k, places_k = search_one(self.vectors.numpy(), query_D, k, looks, hidden, allowed)
-        codes_k = np.where(places_k >= 0, self.codes.numpy().take(places_k), -1) if len(self) else places_k
-        return torch.from_numpy(scores_k[None]), torch.from_numpy(codes_k[None])
+        return torch.from_numpy(scores_k[None]), torch.from_numpy(self._place_of.codes(places_k)[None])
 
     def _near_one(self, query_1D: Tensor) -> tuple[Numbers, float]:
         """The float32 products of one query, [N], and how far they may be off."""

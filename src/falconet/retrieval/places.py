@@ -5,6 +5,8 @@ Shapes: N codes of the list, V codes asked for.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,6 +20,16 @@ class Places:
     def __init__(self, codes_N: Tensor) -> None:
         self._codes_N, self._items = codes_N, len(codes_N)
         self._table = _table(codes_N)
+        in_a_row = self._items > 0 and int(codes_N[-1]) - int(codes_N[0]) == self._items - 1
+        self._first = int(codes_N[0]) if in_a_row else None
+
+    def codes(self, places_V: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The codes at places, [V]; -1 for place -1. On a CPU."""
+        if self._first is not None:  # nothing to look up, which would be waiting for memory
+            codes_V = places_V + self._first
+        else:
+            codes_V = self._codes_N.numpy().take(places_V, mode="clip") if self._items else places_V
+        return np.where(places_V >= 0, codes_V, -1)
 
     def of(self, codes_V: Tensor) -> Tensor:
         """Their places, int64 of [V]; N where the list has no such code."""

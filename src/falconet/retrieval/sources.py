@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -65,7 +66,7 @@ class Found:
     @classmethod
     def of_one(cls, codes_RK: Tensor, scores_RK: Tensor) -> Found:
         """What a single retriever returned."""
-        places_RK = torch.arange(1, codes_RK.shape[1] + 1, device=codes_RK.device).expand_as(codes_RK)
+        places_RK = _from_one(codes_RK.shape[1], codes_RK.device).expand_as(codes_RK)
         return cls(codes_RK, scores_RK, scores_RK[:, :, None], places_RK[:, :, None], codes_RK.shape[1])
 
     def of(self, row: int) -> Found:
@@ -82,6 +83,13 @@ class Found:
             self.places[:, keep_K],
             self.asked,
         )
+
+
+@lru_cache(maxsize=16)
+def _from_one(count: int, device: torch.device) -> Tensor:
+    """1 to `count`, which many searches share."""
+    with torch.inference_mode(False):
+        return torch.arange(1, count + 1, device=device)
 
 
 class Sources:

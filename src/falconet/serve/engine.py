@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -290,8 +290,8 @@ class Engine:
 def _lists(sets: Sequence[frozenset[int]]) -> Ragged:
     """The codes of each set, ascending."""
     lists = [np.sort(np.fromiter(codes, np.int64, len(codes))) for codes in sets]
-    offsets = np.cumsum([0, *map(len, lists)])
-    return Ragged(torch.from_numpy(np.concatenate(lists) if len(lists) != 1 else lists[0]), torch.from_numpy(offsets))
+    values = lists[0] if len(lists) == 1 else np.concatenate(lists)
+    return Ragged(torch.from_numpy(values), torch.tensor([*accumulate(map(len, lists), initial=0)]))
 
 
 class _Watch:

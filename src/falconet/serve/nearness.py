@@ -9,6 +9,7 @@ import copy
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -49,7 +50,7 @@ class Directions:
         return near_AN if self._said is None else self._said[1].spread(near_AN, mine_AD @ self._said[0].T)
 
     def _of(self, rows_X: Sequence[int]) -> Tensor:
-        rows = torch.tensor(rows_X, dtype=torch.int64)
+        rows = torch.from_numpy(np.fromiter(rows_X, np.int64, len(rows_X)))  # quicker than a tensor of a list
         if self._said is None:
             return self._directions_ND.index_select(0, rows)
         said_MD, overlay = self._said

@@ -7,6 +7,7 @@ Shapes: B rows here, C channels, W processes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from torch.autograd.function import once_differentiable
 
 from falconet.nn.collective import from_all, is_shared
 
-_BLOCK = 1024  # rows whose sums a kernel makes at once
+_BLOCK = 1024  # rows whose sums a kernel makes at once, of float32
+_NARROW_BLOCK = 4096  # of bfloat16, which has lost more before
 _NUMBERS = 1 << 16  # that need not leave the processor's cache between the steps of a gradient
 _FIRST = 64
 
@@ -121,7 +123,7 @@ class BatchNorm(nn.BatchNorm1d):
 @torch.no_grad()
 def _statistics(x_BC: Tensor, above_C: Tensor | None) -> tuple[int, Tensor, Tensor, Tensor | None]:
     """Rows, mean and (biased) variance of the global batch, from every process's own, and whether all are above."""
-    rows, mean_C, squares_C = _merge(*_of_blocks(x_BC))
+    rows, mean_C, squares_C = _merge(*_of_blocks(_blocks(x_BC)))
     if is_shared():
         more = [] if above_C is None else [above_C.double()]
         widths = [len(x) for x in (rows, mean_C, squares_C)]
@@ -145,22 +147,28 @@ def _above_zero(x_BC: Tensor) -> Tensor:
     return above_C
 
 
-def _of_blocks(x_BC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _of_blocks(blocks: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Rows [N, 1], means [N, C] and summed squares around them [N, C] of N blocks of rows, in float64.
 
     A kernel adds up row after row, so that what it loses grows with their number.
     """
-    blocks = [block for block in _blocks(x_BC) if len(block)]
-    if x_BC.is_cuda:
-        found = [torch.var_mean(block, 0, correction=0)[::-1] for block in blocks]
+    like = blocks[0]
+    if like.is_cuda:
+        found = [torch.var_mean(block, 0, correction=0)[::-1] for block in blocks if len(block)]
     else:
-        kept_C, too_C = torch.zeros(2, x_BC.shape[1])  # of float32, as the answers are then for rows of bfloat16
-        found = [torch.batch_norm_update_stats(block, kept_C, too_C, 0.0) for block in blocks]
-    if not blocks:
-        found = [(torch.zeros(x_BC.shape[1], device=x_BC.device),) * 2]
-    rows_N = torch.tensor([len(block) for block in blocks] or [0], dtype=torch.float64, device=x_BC.device)
+        kept_C, too_C = torch.zeros(2, like.shape[1])  # of float32, as the answers are then for rows of bfloat16
+        found = [torch.batch_norm_update_stats(block, kept_C, too_C, 0.0) for block in blocks if len(block)]
+    if not found:
+        found = [(torch.zeros(like.shape[1], device=like.device),) * 2]
+    rows_N = torch.tensor([len(block) for block in blocks], dtype=torch.float64, device=like.device)
     means_NC, variances_NC = (torch.stack(some).double() for some in zip(*found, strict=True))
     return rows_N.unsqueeze(1), means_NC, variances_NC * rows_N.unsqueeze(1)
+
+
+def block_sums(blocks: Sequence[Tensor]) -> Tensor:
+    """The sums of the columns of N blocks of rows: [N, C], float32."""
+    rows_N1, means_NC, _ = _of_blocks(blocks)
+    return (means_NC * rows_N1).float()
 
 
 def _merge(rows_N1: Tensor, means_NC: Tensor, squares_NC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -242,4 +250,6 @@ def _linear(dy_BC: Tensor, each_C: Tensor, x_BC: Tensor, mean_C: Tensor, slope_C
 
 def _blocks(x_BC: Tensor) -> tuple[Tensor, ...]:
     """Rows that fit into a processor's cache; on a GPU all of them, in float32."""
-    return (x_BC.contiguous().float(),) if x_BC.is_cuda else torch.split(x_BC.contiguous(), _BLOCK)
+    if x_BC.is_cuda:
+        return (x_BC.contiguous().float(),)
+    return torch.split(x_BC.contiguous(), _BLOCK if x_BC.dtype == torch.float32 else _NARROW_BLOCK)

@@ -16,8 +16,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from falconet.nn.batchnorm import BatchNorm
+from falconet.nn.batchnorm import BatchNorm, block_sums
 from falconet.nn.collective import is_shared
+from falconet.nn.products import in_blocks, over_rows
 
 
 def is_foldable(x: Tensor, norm: BatchNorm, linear: nn.Linear) -> bool:
@@ -87,14 +88,16 @@ class _NormalisedLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (dy_BO,) = grads
+        dy_BO = grads[0].contiguous()
         x_BC, gamma_C, beta_C, weight_OC, mean_C, scale_C, folded_OC, y_BO = ctx.saved_tensors
         if y_BO is not None:
             dy_BO = torch.ops.aten.threshold_backward(dy_BO, y_BO, 0)
-        ones_1B = dy_BO.new_ones(1, len(dy_BO))
-        about_1O = (ones_1B @ dy_BO).float()
-        dbias_O = (about_1O + _less(about_1O, ones_1B, dy_BO)).squeeze(0)
-        dfolded_OC = _less(torch.outer(dbias_O, mean_C), dy_BO.T, x_BC)
+        sums_NO = block_sums(in_blocks(dy_BO))
+        dbias_O = sums_NO.sum(0)
+        # Of the product of a block's rows and x the mean's part is taken off before it is rounded, and not again after.
+        less_NOC = sums_NO.unsqueeze(2) * mean_C
+        narrow_NOC = less_NOC.bfloat16()
+        dfolded_OC = over_rows(dy_BO, x_BC, -narrow_NOC) + (narrow_NOC.float() - less_NOC).sum(0)
         wide_OC = folded_OC.float()
         total_2C = torch.stack([dbias_O @ wide_OC, (dfolded_OC * wide_OC).sum(0)])
         if is_shared():
@@ -117,9 +120,3 @@ def _product(x_BI: Tensor, weight_OI: Tensor, bias_O: Tensor, then: str) -> Tens
     """That of bfloat16 with a bias of float32, which is added before the sum is rounded."""
     result: Tensor = torch.ops.mkldnn._linear_pointwise(x_BI, weight_OI, bias_O, then, [], "")
     return result
-
-
-def _less(less_IO: Tensor, x_IB: Tensor, y_BO: Tensor) -> Tensor:
-    """x y - less in float32, with the digits that the difference has in bfloat16, not those of x y."""
-    narrow_IO = less_IO.bfloat16()
-    return torch.addmm(-narrow_IO, x_IB, y_BO).float() - (less_IO - narrow_IO.float())

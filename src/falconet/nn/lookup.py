@@ -13,7 +13,7 @@ from falconet.batch import Feature, Ragged
 
 PADDING = 0
 _FILL = 1024
-_BLOCK = 1 << 16  # numbers that are read and rounded at once, so that they need not leave the processor's cache
+_BLOCK = 1 << 17  # numbers that are read and rounded at once, so that they need not leave the processor's cache
 
 
 def distinct(ids_N: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from falconet.nn.lookup import filled, rows_of, sums_of
+from falconet.nn.products import over_rows
 
 
 class Visit(Protocol):
@@ -94,7 +95,7 @@ class _Project(torch.autograd.Function):
         gradient = ctx.visit.take(grads[0])
         outer_VH = gradient[ctx.visit.first :][: len(made.ids)]
         made.outer = outer_VH if made.outer is None else made.outer + outer_VH
-        dweight_HD = (gradient.T @ rows_VD).float() if ctx.needs_input_grad[0] else None
+        dweight_HD = over_rows(gradient, rows_VD) if ctx.needs_input_grad[0] else None
         return dweight_HD, None, None, None
 
 

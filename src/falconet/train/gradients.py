@@ -5,12 +5,11 @@ Shapes: U distinct ids, D width of a table, H of a layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 _BLOCK = 1 << 19  # numbers
@@ -47,20 +46,38 @@ class RowGradient:
 
     def blocks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """The gradient a few rows at a time, so that what is made of them need not leave the processor's cache: which
-        rows, their gradient [u, D], and the sum of its squares [u], both in float32."""
+        rows, their gradient [u, D], and the sum of its squares [u], both in float32. It is gone when the next comes."""
+        room = None
         for rows, some in self.parts():
-            some = some.float()
+            if some.dtype != torch.float32:
+                room = torch.empty_like(some, dtype=torch.float32) if room is None else room  # the first has most rows
+                some = room[: len(some)].copy_(some)
             yield rows, some, _squares(some) if self.known_squares is None else self.known_squares[rows]
 
     def parts(self) -> Iterator[tuple[slice, Tensor]]:
         """The same without the squares, in the type of the values."""
-        size = len(self.values) if self.values.is_cuda else max(_BLOCK // self.width, 1)
-        for start in range(0, len(self.values), max(size, 1)):
+        count = len(self.values)
+        size = count if self.values.is_cuda else max(_BLOCK // self.width, 1)
+        form = self._former(min(size, count))
+        for start in range(0, count, max(size, 1)):
             rows = slice(start, start + size)
-            some = self.values[rows]
-            if self.layer is not None:
-                some = _through(some, self.layer, size if start else 0)
-            yield rows, some
+            yield rows, form(self.values[rows])
+
+    def _former(self, rows: int) -> Callable[[Tensor], Tensor]:
+        """What makes the gradient of at most so many values, each time in the same room: products of one shape, for
+        which oneDNN has its kernel."""
+        layer = self.layer
+        if layer is None:
+            return lambda values: values
+        values_UH, product_UD = layer.new_zeros(rows, len(layer)), layer.new_empty(rows, self.width)
+
+        def form(values: Tensor) -> Tensor:
+            if len(values) < rows or values.dtype != layer.dtype:
+                values_UH[: len(values)] = values
+            whole = values_UH if len(values) < rows or values.dtype != layer.dtype else values
+            return torch.mm(whole, layer, out=product_UD)[: len(values)]
+
+        return form
 
     def formed(self) -> RowGradient:
         """The same without a layer."""
@@ -95,13 +112,14 @@ class RowSum(RowGradient):
         starts = torch.arange(0, count + size, size, device=self.ids.device)
         ends = [torch.searchsorted(places, starts).tolist() for places, _ in self.pieces]
         room = self.values.new_empty(min(size, count), self.values.shape[1], dtype=torch.float32)
+        form = self._former(len(room))
         for i, start in enumerate(range(0, count, size)):
             total = room[: min(size, count - start)].zero_()
             for (places, values), end in zip(self.pieces, ends, strict=True):
                 these = slice(end[i], end[i + 1])  # distinct, so that each addition has one order
                 total.index_add_(0, places[these] - start, values[these].float())
             rows = slice(start, start + len(total))
-            yield rows, total if self.layer is None else _through(total.to(self.layer), self.layer, start and size)
+            yield rows, form(total)
 
     def formed(self) -> RowGradient:
         values_UD = self.values.new_empty(len(self.ids), self.width, dtype=torch.float32)
@@ -135,11 +153,6 @@ def _places(ids: Sequence[Tensor], rows: int) -> tuple[Tensor, list[Tensor]]:
     place_V = torch.empty(rows, dtype=torch.int64, device=device)
     place_V.index_copy_(0, ids_U, torch.arange(len(ids_U), device=device))
     return ids_U, [place_V.index_select(0, some) for some in ids]
-
-
-def _through(values_UH: Tensor, layer_HD: Tensor, rows: int) -> Tensor:
-    """The product, [U, D], worked out for at least so many rows: all of one shape, for which oneDNN has its kernel."""
-    return (F.pad(values_UH, (0, 0, 0, max(rows - len(values_UH), 0))) @ layer_HD)[: len(values_UH)]
 
 
 def _squares(values_UD: Tensor) -> Tensor:

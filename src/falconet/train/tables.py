@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from falconet.memory import as_size, keep_freed, machine_memory
+from falconet.memory import as_size, keep_freed, large_heap, large_pages, machine_memory
 from falconet.nn.embedding import Tables, Touched
 from falconet.nn.projection import Local, Projected, Visit
 from falconet.train import rowwise
@@ -33,6 +33,7 @@ from falconet.train.runtime import Runtime
 from falconet.train.shards import on_main, take_over
 
 _PART = 1 << 24  # numbers that are broadcast at once
+_SETTLED = 8  # steps after which a process has the memory that a step takes
 
 
 class TableOptimizer:
@@ -100,6 +101,7 @@ class TableOptimizer:
         self.state: dict[str, dict[str, Tensor]] = {}  # of these rows
         self._routes: dict[str, Route] = {}  # by which rows of dealt tables came last
         self._told = False
+        self._steps = 0  # since `hold`
 
     @property
     def described(self) -> list[str]:
@@ -110,6 +112,7 @@ class TableOptimizer:
     def hold(self) -> Iterator[None]:
         """Take the tables away from autograd and DistributedDataParallel, and put their rows where the plan says."""
         keep_freed()
+        self._steps = 0
         try:
             for (module, table), name in self._names.items():
                 self._take(self._modules[module], table, name)
@@ -132,6 +135,8 @@ class TableOptimizer:
             board = self._exchange.board
             assert board is not None
             held, state = board.common(held), {key: board.common(x) for key, x in state.items()}
+        if held.device.type == "cpu":
+            large_pages(held.data_ptr(), held.nbytes)
         weight.data = held.new_empty(0, held.shape[1]) if placed.is_dealt else held
         self.values[name], self.state[name] = held, state
         if placed.is_dealt or self._dtype != torch.float32:
@@ -280,6 +285,9 @@ class TableOptimizer:
         from which the draws of bfloat16 rows are made. Gives what `square_norm` gives, at less cost.
         """
         assert not self._is_dense or not gathered
+        self._steps += 1
+        if self._steps == _SETTLED:
+            large_heap()
         rates = learning_rate if isinstance(learning_rate, Mapping) else dict.fromkeys(gathered, learning_rate)
         return self._sum(
             {name: self._update(name, gradient, rates[name], number, scale) for name, gradient in gathered.items()}

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from falconet.nn.collective import from_all, is_shared
+from falconet.nn.collective import all_sum, from_all, is_shared
 
 _BLOCK = 1024  # rows whose sums a kernel makes at once, of float32
 _NARROW_BLOCK = 4096  # of bfloat16, which has lost more before
@@ -202,9 +201,7 @@ class _Normalise(torch.autograd.Function):
         dy_BC = grads[0].contiguous()
         x_BC, mean_C, variance_C, weight_C = ctx.saved_tensors
         mine_2C = _sums(dy_BC, x_BC, mean_C, variance_C, ctx.eps)
-        total_2C = mine_2C.clone()
-        if is_shared():
-            dist.all_reduce(total_2C)
+        total_2C = all_sum(mine_2C)
         # With z = (x - mean) scale: dx = weight scale (dy - (sum of dy + z sum of dy z) / rows).
         scale_C = (variance_C + ctx.eps).rsqrt()
         each_C = scale_C if weight_C is None else scale_C * weight_C

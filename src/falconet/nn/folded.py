@@ -12,12 +12,11 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from falconet.nn.batchnorm import BatchNorm, block_sums
-from falconet.nn.collective import is_shared
+from falconet.nn.collective import all_sum
 from falconet.nn.products import in_blocks, over_rows
 
 
@@ -99,9 +98,7 @@ class _NormalisedLinear(torch.autograd.Function):
         narrow_NOC = less_NOC.bfloat16()
         dfolded_OC = over_rows(dy_BO, x_BC, -narrow_NOC) + (narrow_NOC.float() - less_NOC).sum(0)
         wide_OC = folded_OC.float()
-        total_2C = torch.stack([dbias_O @ wide_OC, (dfolded_OC * wide_OC).sum(0)])
-        if is_shared():
-            dist.all_reduce(total_2C)
+        total_2C = all_sum(torch.stack([dbias_O @ wide_OC, (dfolded_OC * wide_OC).sum(0)]))
         # dx = W'ᵀ dy less its mean and its share of x - mean. The mean of x is taken off first: a channel may lie so
         # far from zero that beside it nothing would be left of what differs. What is constant is added in two parts,
         # that no row is off by the same: in the sum over all rows that would be many times what is left of it.

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from falconet.batch import Batch
 from falconet.errors import ArtifactError, ConfigError
 from falconet.nn.batchnorm import BatchNorm
+from falconet.nn.collective import all_sum_into
 from falconet.nn.embedding import Tables
 from falconet.nn.supervised import freeze, is_frozen
 from falconet.train.runtime import Runtime
@@ -139,7 +140,7 @@ def _distributed(module: nn.Module) -> DistributedDataParallel:
     switch = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
     parallel = DistributedDataParallel(module, gradient_as_bucket_view=True, **{switch: False})  # type: ignore[arg-type]
     # The sum of gradients, where it would give the mean over processes, which is not that over rows.
-    parallel.register_comm_hook(None, lambda state, bucket: _sum(bucket.buffer()))
+    parallel.register_comm_hook(None, lambda state, bucket: all_sum_into(bucket.buffer()))
     return parallel
 
 
@@ -156,12 +157,6 @@ def leaves(x: Tensor) -> set[int]:
             found.add(id(leaf))
         open_.extend(before for before, _ in node.next_functions)
     return found
-
-
-def _sum(gradients: Tensor) -> torch.futures.Future[Tensor]:
-    work = dist.all_reduce(gradients, async_op=True)
-    summed: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
-    return summed
 
 
 def share_batchnorm(module: nn.Module) -> None:

@@ -25,6 +25,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from falconet.arguments import explained
 from falconet.errors import ConfigError, DistributedError, FalconetError
+from falconet.nn.collective import all_sum, close_line, open_line
 from falconet.progress import note
 from falconet.train.meeting import find, hold, interface_to
 from falconet.train.place import Meeting, Place, read_meeting, read_place
@@ -121,9 +122,7 @@ class Runtime:
         """The element-wise sum over all processes, the same bits on each; `values` keeps its own."""
         if self.world == 1:
             return values.clone()
-        total = values.detach().to(self.device, copy=True)
-        dist.all_reduce(total)
-        return total.to(values.device)
+        return all_sum(values.to(self.device)).to(values.device)
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's plain value (numbers, strings, lists, dicts), on every process."""
@@ -209,6 +208,8 @@ def _init(place: Place, device: torch.device, timeout_s: float) -> None:
             timeout=timeout,
             device_id=device if device.type == "cuda" else None,
         )
+        if place.world == place.local_world and device.type == "cpu":
+            open_line(timeout_s)
     except (RuntimeError, ValueError) as error:
         raise DistributedError(
             f"rank {place.rank} of {place.world} (started by {place.launcher}) did not find the others "
@@ -225,6 +226,7 @@ def _meet(place: Place, meeting: Meeting, timeout: timedelta) -> TCPStore:
 
 
 def _leave() -> None:
+    close_line()
     if dist.is_initialized():
         gc.collect()  # a DistributedDataParallel that outlives its group aborts the process at its end, now and then
         dist.destroy_process_group()

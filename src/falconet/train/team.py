@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from falconet.errors import ConfigError
+from falconet.nn.line import LeftAloneError
 from falconet.train.nodes import Council, Ending, cause
 from falconet.train.runtime import Runtime
 
@@ -217,7 +218,9 @@ def _work(job: Job, env: Mapping[str, str], pipe: Connection) -> None:
 def _ending(error: BaseException) -> Ending:
     if isinstance(error, SystemExit) and error.code in (130, 143):
         return Ending("stopped")
-    follows = isinstance(error, dist.DistBackendError) or any(text in str(error) for text in _LEFT_ALONE)
+    follows = isinstance(error, (LeftAloneError, dist.DistBackendError)) or any(
+        text in str(error) for text in _LEFT_ALONE
+    )
     return Ending("failed", what=f"{type(error).__name__}: {error}", follows=follows, trace=traceback.format_exc())
 
 

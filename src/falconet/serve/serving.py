@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,13 +32,21 @@ class Reload:
 class Serving:
     """Holds a recommender. A request keeps the one it began with; `reload` puts another in its place, or leaves it."""
 
-    def __init__(self, recommender: Recommender, *, alone: bool = True, beside: Recommender | None = None) -> None:
+    def __init__(
+        self,
+        recommender: Recommender,
+        *,
+        alone: bool = True,
+        beside: Recommender | None = None,
+        loaded: Callable[[], None] | None = None,
+    ) -> None:
         """`alone`: no other process answers at the same address. Those that do look into one folder.
 
-        `beside`: of another bundle, to compare its answers; it stays the one it is.
+        `beside`: of another bundle, to compare its answers; it stays the one it is. `loaded` is called when another
+        bundle has taken the place of the one before.
         """
         self._recommender = recommender
-        self.alone, self.beside = alone, beside
+        self.alone, self.beside, self._loaded = alone, beside, loaded
         self.reloads: deque[Reload] = deque(maxlen=_TOLD)  # the last ones
         self._reloading = threading.Lock()
         self.since = time.time()
@@ -73,6 +81,8 @@ class Serving:
             self._recommender = after
             self.since = time.time()
             self.reloads.append(Reload(self.since, before.bundle.name, after.bundle.name))
+            if self._loaded is not None:
+                self._loaded()
             return before.bundle.name, after.bundle.name
 
     @contextmanager

@@ -23,6 +23,7 @@ from falconet.plugins import load_modules, loaded_modules
 from falconet.progress import note, set_quiet
 from falconet.serve.http.app import create_app
 from falconet.serve.http.guard import log_to_stderr
+from falconet.serve.large_pages import use_large_pages_soon
 from falconet.serve.recommender import Recommender
 from falconet.serve.scenarios import Scenarios
 from falconet.serve.serving import Serving
@@ -67,7 +68,8 @@ def answer(
     other = None if served.beside is None else Recommender.load(served.beside)
     store, stages = open_store(served.db, timeout=served.store_seconds), Stages(served.budgets)
     beside = None if other is None else Recommender(other.bundle, store, stages=stages)
-    serving = Serving(Recommender(recommender.bundle, store, served.scenarios, stages), alone=alone, beside=beside)
+    first = Recommender(recommender.bundle, store, served.scenarios, stages)
+    serving = Serving(first, alone=alone, beside=beside, loaded=use_large_pages_soon)
     config = Config(
         create_app(serving, token=served.token, log=log_to_stderr if served.log else None),
         log_level="warning",
@@ -78,6 +80,7 @@ def answer(
     )
     server = Server(config)
     ready(server, serving.recommender)
+    use_large_pages_soon()
     # uvicorn ends open requests first and then raises the signal again: for us that is a normal end.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     try:

@@ -32,6 +32,24 @@ def test_what_is_written_is_read_after_the_file_grew() -> None:
         assert torch.equal(other.bytes(size), torch.full((size,), size % 251, dtype=torch.uint8))
 
 
+def test_what_is_in_common_lies_where_large_pages_can() -> None:
+    mine = _File.made(7)
+    assert mine is not None
+    other = _File.opened(os.getpid(), mine.number, 7)
+    assert other is not None
+    for size in (5, 3 << 20):
+        mine.room((4 << 20) + size)
+        here, there = mine.large(size), other.large(size)
+        assert len(here) == len(there) == size
+        here.fill_(size % 251)
+        there[1] = 3
+        assert torch.equal(here, there)
+        assert here[0] == size % 251
+        assert here.data_ptr() != there.data_ptr()
+        assert [x.data_ptr() % (2 << 20) for x in (here, there)] == [0, 0]
+    assert int(mine.bytes(8).view(torch.int64)) == 7  # as whoever opens it expects
+
+
 def test_a_file_of_another_kind_or_token_is_left_alone(tmp_path: Path) -> None:
     mine = _File.made(7)
     assert mine is not None

@@ -24,12 +24,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from falconet.errors import DistributedError
+from falconet.memory import large_pages
 from falconet.nn.collective import from_all
 from falconet.train.runtime import Runtime
 
 _GRAIN = 1 << 20  # bytes by which a file grows
 _NAME = "falconet-board"
-_HEAD = 64  # bytes before what processes have in common
+_LARGE = 1 << 21  # bytes of a large page, behind as many of which lies what processes have in common
+_TRIES = 4
 
 
 class Way(Protocol):
@@ -114,10 +116,13 @@ class Board:
 
         Raises DistributedError, on all of them, where any cannot open it.
         """
-        token, size = secrets.randbits(62), _HEAD + mine.numel() * mine.element_size()
+        token = secrets.randbits(62)
         file = _File.made(token) if self._rank == 0 else None
         if file is not None:
-            file.room(size)[_HEAD:].view(mine.dtype).copy_(mine.reshape(-1))
+            file.room(2 * _LARGE + mine.nbytes)
+            there = file.large(mine.nbytes)
+            there.view(mine.dtype).copy_(mine.reshape(-1))
+            large_pages(there.data_ptr(), mine.nbytes)  # alone: at once with others it would be in their way
         number = -1 if file is None else file.number
         process, token, number = from_all(torch.tensor([os.getpid(), token, number]))[0].tolist()
         if self._rank:
@@ -128,7 +133,7 @@ class Board:
                 f"{int((~here).sum())} of {len(here)} processes cannot open a table in memory that all have in common",
                 hint='more open files for each process (ulimit -n), or table_placement="row"',
             )
-        return file.bytes(size)[_HEAD:].view(mine.dtype).view(mine.shape)
+        return file.large(mine.nbytes).view(mine.dtype).view(mine.shape)
 
     def trade(self, rows: Tensor, give: Sequence[int], take: Sequence[int] | None = None) -> tuple[Tensor, list[int]]:
         size = rows.element_size() * math.prod(rows.shape[1:])
@@ -184,6 +189,18 @@ class _File:
         if size > len(self._mapped):
             self._mapped = torch.frombuffer(mmap.mmap(self.number, 0), dtype=torch.uint8)
         return self._mapped[:size]
+
+    def large(self, size: int) -> Tensor:
+        """So many bytes behind the first `_LARGE` ones of it, which are there and as many more, at an address that
+        pages of 2 MB can have: it is then the same as the place in the file, but for whole pages."""
+        start, found = 0, torch.empty(0, dtype=torch.uint8)
+        for _ in range(_TRIES):
+            start = found.data_ptr() % _LARGE if len(found) else 0
+            del found  # where it was, the next one is likely to be
+            found = torch.frombuffer(mmap.mmap(self.number, _LARGE + size, offset=start), dtype=torch.uint8)
+            if found.data_ptr() % _LARGE == start:
+                break
+        return found[_LARGE - start :][:size]
 
 
 def _numbers(numbers: Sequence[int], length: int, device: torch.device) -> tuple[list[list[int]], list[int]]:

@@ -89,7 +89,9 @@ class Exchange:
         if self._runtime.world == 1 or not mine:
             return dict(mine)
         mine = {name: gradient.formed() for name, gradient in mine.items()}
-        found = self._gather([(g.ids, g.values) for g in mine.values()], _id_type(max(g.rows for g in mine.values())))
+        found = self._gather(
+            [(g.ids, g.values, None) for g in mine.values()], _id_type(max(g.rows for g in mine.values()))
+        )
         self.sent += (len(found) - 1) * max(map(_bytes, found))
         return {name: _sum(g, [some[i] for some in found]) for i, (name, g) in enumerate(mine.items())}
 
@@ -102,10 +104,10 @@ class Exchange:
         if not mine:
             return {}
         world, rank, parts = self._runtime.world, self._runtime.rank, []
+        moved_by = [movers(g.ids, world) for g in mine.values()]
         for mover in range(world):
-            for g in mine.values():
-                these = (movers(g.ids, world) == mover).nonzero().squeeze(1)
-                parts.append((g.ids.index_select(0, these), g.values.index_select(0, these)))
+            for g, movers_U in zip(mine.values(), moved_by, strict=True):
+                parts.append((g.ids, g.values, (movers_U == mover).nonzero().squeeze(1)))
         found = self._gather(parts, _id_type(max(g.rows for g in mine.values())))
         if len({tuple(values.shape[1] for _, values in some) for some in found}) > 1:  # not all are through layers
             return self.share_out({name: g.formed() for name, g in mine.items()})
@@ -113,17 +115,18 @@ class Exchange:
         self.sent += _bytes(found[rank]) - _bytes(found[rank][here])
         return {name: _sum(g, [some[here][i] for some in found]) for i, (name, g) in enumerate(mine.items())}
 
-    def _gather(self, mine: Sequence[tuple[Tensor, Tensor]], id_type: torch.dtype) -> list[list[tuple[Tensor, Tensor]]]:
+    def _gather(self, mine: Sequence[_Part], id_type: torch.dtype) -> list[list[tuple[Tensor, Tensor]]]:
         """Every process's ids [U] and values [U, D], by rank; of as many tables on each of them."""
-        counts, widths = [len(ids_U) for ids_U, _ in mine], [values_UD.shape[1] for _, values_UD in mine]
-        wide = any(values_UD.dtype == torch.float32 and len(values_UD) for _, values_UD in mine)
+        counts = [len(ids_U if these is None else these) for ids_U, _, these in mine]
+        widths = [values_UD.shape[1] for _, values_UD, _ in mine]
+        wide = any(values_UD.dtype == torch.float32 and n for (_, values_UD, _), n in zip(mine, counts, strict=True))
         numbers = sum(n * width for n, width in zip(counts, widths, strict=True))
         size = sum(counts) * id_type.itemsize + numbers * self._type_of(wide).itemsize
         message = self.way.room(-(-size // 8) * 8)
         there = _tables(message, counts, widths, id_type, self._type_of(wide))
-        for (ids_U, values_UD), (there_U, there_UD) in zip(mine, there, strict=True):
-            there_U.copy_(ids_U)
-            there_UD.copy_(values_UD)
+        for (ids_U, values_UD, these), (there_U, there_UD) in zip(mine, there, strict=True):
+            _put(ids_U, these, there_U)
+            _put(values_UD, these, there_UD)
         told, messages = self.way.gather(message, [*counts, *widths, wide])
         n = len(mine)
         return [
@@ -216,6 +219,20 @@ def movers(ids_U: Tensor, world: int) -> Tensor:
 def _sum(like: RowGradient, parts: Sequence[tuple[Tensor, Tensor]]) -> RowSum:
     """That of ids [U] and values [U, D] of rows of one table."""
     return RowSum.of([RowGradient(like.rows, ids_U.long(), values_UD) for ids_U, values_UD in parts], like.layer)
+
+
+_Part = tuple[Tensor, Tensor, Tensor | None]
+"""Ids [U] and values [U, D] of rows of one table, and which of them are meant, if not all."""
+
+
+def _put(x: Tensor, these: Tensor | None, there: Tensor) -> None:
+    """Write x, or these of its rows, to `there`, in the type of that."""
+    if these is None:
+        there.copy_(x)
+    elif x.dtype == there.dtype:
+        torch.index_select(x, 0, these, out=there)
+    else:
+        there.copy_(x.index_select(0, these))
 
 
 def _bytes(parts: Sequence[tuple[Tensor, Tensor]]) -> int:

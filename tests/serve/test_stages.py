@@ -108,23 +108,19 @@ def test_many_at_once_are_late_in_bounded_threads(stages: Stages) -> None:
 
 def test_work_that_nobody_waits_for_any_more_is_not_begun() -> None:
     stages, door, begun = Stages(Budgets(), threads=1), threading.Event(), []
-    entered = threading.Event()
 
-    def entering() -> Iterator[int]:
-        entered.set()
-        yield from stuck(door, 0)
+    def busy() -> Callable[[], None]:
+        door.wait()
+        return lambda: None
 
     def noted() -> Iterator[int]:
         begun.append(1)
         yield 1
 
-    first = threading.Thread(target=lambda: stages.take(entering(), BOTH, time.perf_counter()))
-    first.start()
-    assert entered.wait(60)
+    stages._pool.put(busy)  # its only thread
     stages.budgets = Budgets(retrieve=1000 * SHORT)
     assert stages.take(noted(), BOTH, time.perf_counter()) == ([], "retrieve")
     door.set()
-    first.join()
     assert taken(stages, quick(), 60) == ([1, 2], None)
     assert not begun
     stages.close()

@@ -13,10 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any, Literal
 
 from falconet.errors import ConfigError
+from falconet.serve.pool import Pool
 
 Stage = Literal["store", "retrieve", "rank"]
 LOST = 4  # runs of a stage that were given up and still go on, from which on no other begins it
@@ -79,10 +79,8 @@ class Stages:
 
     def __init__(self, budgets: Budgets, *, threads: int = _THREADS) -> None:
         self.budgets = budgets
-        self._most = threads
+        self._pool = Pool("falconet-stages", threads)
         self._lock = threading.Lock()
-        self._waiting: SimpleQueue[_Run | None] = SimpleQueue()
-        self._threads = self._busy = 0  # of those that were not given up
         self._lost: Counter[Stage] = Counter()  # runs that were given up and have not ended, by their stage
 
     @property
@@ -101,9 +99,7 @@ class Stages:
         with self._lock:
             if self._lost[names[0]] >= LOST or (left is not None and left <= 0):
                 return [], names[0]
-            self._busy += 1
-            self._grow()
-        self._waiting.put(run)
+        self._pool.put(lambda: self._go(run))
         # One wait for all stages in most cases: to be woken after each would cost more than some of them.
         while not run.over.acquire(timeout=self._patience(run, since)):
             with self._lock:
@@ -118,9 +114,7 @@ class Stages:
 
     def close(self) -> None:
         """End the threads, each after what it does."""
-        with self._lock:
-            for _ in range(self._threads):
-                self._waiting.put(None)
+        self._pool.close()
 
     def _patience(self, run: _Run, since: float) -> float:
         """Seconds after which a stage of a run may be late; -1: never."""
@@ -136,23 +130,10 @@ class Stages:
         if run.running:  # its thread is as good as gone
             assert run.stage is not None
             self._lost[run.stage] += 1
-            self._threads -= 1
-            self._busy -= 1
-            self._grow()
+            self._pool.replace()
 
-    def _grow(self) -> None:
-        """Start a thread where there is more to do than threads to do it."""
-        if self._busy > self._threads < self._most:
-            self._threads += 1
-            threading.Thread(target=self._work, name="falconet-stages", daemon=True).start()
-
-    def _work(self) -> None:
-        while (run := self._waiting.get()) is not None:
-            if not self._go(run):
-                return
-
-    def _go(self, run: _Run) -> bool:
-        """Go through the stages of a run; whether its thread is still one of the pool's."""
+    def _go(self, run: _Run) -> Callable[[], None] | None:
+        """Go through the stages of a run; who waits for it is told by what this gives, None where nobody waits."""
         while True:
             with self._lock:
                 stage = run.stage
@@ -160,9 +141,7 @@ class Stages:
                     run.given_up or stage is None or run.error or (run.results and self._lost[stage] >= LOST)
                 )
                 if not run.running:
-                    self._busy -= 1
-                    run.over.release()
-                    return True
+                    return run.over.release
             assert stage is not None
             result, error = None, None
             try:
@@ -172,7 +151,7 @@ class Stages:
             with self._lock:
                 if run.given_up:
                     self._lost[stage] -= 1
-                    return False
+                    return None
                 run.begun, run.error, run.running = time.perf_counter(), error, False
                 if error is None:
                     run.results.append(result)

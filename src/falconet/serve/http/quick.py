@@ -6,17 +6,18 @@ FastAPI describes such a call and says what is wrong with a body; a body that is
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from inspect import iscoroutinefunction, signature
-from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.types import Scope
+
+from falconet.serve.pool import Pool
 
 R = TypeVar("R")
 
@@ -78,43 +79,33 @@ def _only_body(route: APIRoute) -> type[BaseModel] | None:
 
 
 class Threads:
-    """Runs calls beside event loops, in threads that start when they are needed and end with the process."""
+    """Runs calls beside event loops."""
 
     def __init__(self, most: int = _THREADS) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._started = self._open = 0
+        self._pool = Pool("falconet-call", most)
 
     async def run(self, call: Callable[[], R]) -> R:
         """What a call gives, or raises. While all threads are busy it waits for its turn."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[R | None, BaseException | None]] = loop.create_future()
 
-        def work() -> None:
+        def work() -> Callable[[], None]:
             try:
                 said: tuple[R | None, BaseException | None] = call(), None
             except BaseException as error:  # noqa: BLE001  # whoever waits for it gets it
                 said = None, error
-            with self._lock:
-                self._open -= 1
-            with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
-                loop.call_soon_threadsafe(_tell, done, said)
+            return partial(_answer, loop, done, said)
 
-        with self._lock:
-            if self._started < min(self._open + 1, self._most):
-                threading.Thread(target=self._work, name="falconet-call", daemon=True).start()
-                self._started += 1
-            self._open += 1
-        self._calls.put(work)
+        self._pool.put(work)
         result, error = await done
         if error is not None:
             raise error
         return cast(R, result)
 
-    def _work(self) -> None:
-        while True:
-            self._calls.get()()
+
+def _answer(loop: asyncio.AbstractEventLoop, done: asyncio.Future[R], said: R) -> None:
+    with suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+        loop.call_soon_threadsafe(_tell, done, said)
 
 
 def _tell(done: asyncio.Future[R], said: R) -> None:

@@ -44,7 +44,7 @@ class SqlStore(ABC):
 
     @abstractmethod
     def _reading(self) -> AbstractContextManager[Connection]:
-        """A connection for one call that only reads."""
+        """A connection for one call that only reads, or writes with one statement, which holds by itself."""
 
     @abstractmethod
     def _writing(self) -> AbstractContextManager[Connection]:
@@ -201,7 +201,7 @@ class SqlStore(ABC):
 
     def save_page(self, recommendation_id: str, page: Page, time: int) -> None:
         person = (None, None) if page.who is None else self._person(page.who)
-        with self._writing() as connection:
+        with self._reading() as connection:  # neither a transaction nor its order matters
             connection.execute(
                 "INSERT INTO pages (recommendation_id, kind, who, request, shown, time) VALUES (?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT (recommendation_id) DO NOTHING",

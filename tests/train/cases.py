@@ -107,17 +107,17 @@ def train_on_uneven_files(folder: Path) -> tuple[dict[str, Tensor], list[float]]
 def counted_sums() -> Iterator[list[int]]:
     """The sizes of gradients that DistributedDataParallel adds up."""
     sizes: list[int] = []
-    real = parallel._sum
+    real = parallel.all_sum_into
 
     def counting(gradients: Tensor) -> torch.futures.Future[Tensor]:
         sizes.append(gradients.numel())
         return real(gradients)
 
-    parallel._sum = counting
+    parallel.all_sum_into = counting
     try:
         yield sizes
     finally:
-        parallel._sum = real
+        parallel.all_sum_into = real
 
 
 class Given(nn.Module):

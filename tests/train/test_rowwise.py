@@ -10,7 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from falconet.train.rowwise import Rule, follow, fresh_state, keys, move, numbers_per_row, pace, round_by_chance, shrink
+from falconet.train.rowwise import (
+    Rule,
+    follow,
+    fresh_state,
+    keys,
+    move,
+    numbers_per_row,
+    pace,
+    round_by_chance,
+    shrink,
+    touch,
+)
 
 RULES: tuple[Rule, ...] = ("rowwise_rmsprop", "rowwise_adagrad", "rowwise_adam", "lazy_adam", "sgd")
 STEPS = (([1, 2, 4], 0.1), ([2], 0.1), ([0, 2, 3, 4], 0.05), ([1, 4], 0.2), ([2], 0.1))  # touched rows, rate
@@ -67,8 +78,9 @@ def test_each_row_moves_as_its_rule_says_and_others_stay(rule: Rule) -> None:
         for row, row_gradient in zip(rows, gradient.double().tolist(), strict=True):
             plain[row].step(rule, row_gradient, rate)
         ids = torch.tensor(rows)
-        pace_U = pace(rule, state, ids, gradient.square().sum(1), 4, rate)
-        move(values, ids, follow(rule, state, ids, gradient, pace_U))
+        young = touch(rule, state, ids)
+        pace_U = pace(rule, state, ids, gradient.square().sum(1), 4, rate, young)
+        move(values, ids, follow(rule, state, ids, gradient, pace_U, young))
     assert torch.allclose(values, torch.tensor([row.values for row in plain]), rtol=1e-5, atol=1e-6)
     assert torch.equal(values[5], before[5])
     assert all(not x[5].any() for x in state.values())
@@ -80,7 +92,8 @@ def test_a_row_without_a_gradient_stays_and_is_no_division_by_zero() -> None:
         values = torch.ones(2, 3)
         state = fresh_state(rule, values)
         ids = torch.tensor([1])
-        step = follow(rule, state, ids, torch.zeros(1, 3), pace(rule, state, ids, torch.zeros(1), 3, 0.1))
+        young = touch(rule, state, ids)
+        step = follow(rule, state, ids, torch.zeros(1, 3), pace(rule, state, ids, torch.zeros(1), 3, 0.1, young), young)
         move(values, torch.tensor([1]), step)
         assert torch.equal(values, torch.ones(2, 3)), rule
 

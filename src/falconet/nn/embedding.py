@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from falconet.batch import Batch, Feature, Ragged, feature_of
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
-from falconet.nn.lookup import PADDING, check_range, distinct, filled, ids_of, rows_of
+from falconet.nn.lookup import PADDING, check_range, distinct, filled, filled_length, ids_of, rows_of
 from falconet.nn.pooling import Pooling, pool
-from falconet.nn.projection import Local, Projected, Visit, add_rows, project
+from falconet.nn.projection import Local, Projected, Stack, Visit, add_rows, project
 from falconet.nn.sizes import cardinality_of, check_memory, check_pooling, width_of
 from falconet.schema import Column
 
@@ -206,6 +206,9 @@ class Tables(nn.Module):
         parts = dict(zip([*names, ""], torch.split(linear.weight, [*widths, given - sum(widths)], dim=1), strict=True))
         beside = [] if extra is None else [F.linear(extra, parts[""])]
         products: list[tuple[Tensor, Tensor]] = []  # of distinct rows, and which of them belongs to each row
+        dtype = _layer_type(linear.weight)
+        most = sum(self._rows_for(name, batch) for name in names) + len(beside) * batch.rows + 1
+        stack = Stack(0 if self._unseen else most, linear.weight, dtype)
         for group in self._by_table(names):
             features = {name: feature_of(batch, name) for name in group}
             # The choice must not depend on this process's share of the batch: all ranks build the same graph.
@@ -213,7 +216,9 @@ class Tables(nn.Module):
                 self._sizes[self.columns[group[0]].table][0] <= batch.global_rows
                 or not any(self.columns[name].is_list for name in group)
             )
-            vectors_XD, places = self._products(group, features, parts) if first else self._unprojected(group, features)
+            vectors_XD, places = (
+                self._products(group, features, parts, stack) if first else self._unprojected(group, features)
+            )
             for name in group:
                 feature = features[name]
                 if first and isinstance(feature, Tensor) and feature.dim() == 1:
@@ -222,11 +227,17 @@ class Tables(nn.Module):
                 weights_N = self._weights(batch, name, feature)
                 pooled = pool(vectors_XD[name], feature, places[name], self._pooling[name], weights_N)
                 beside.append(pooled if first else F.linear(pooled, parts[name]))
-        dtype = _layer_type(linear.weight)
         if products:
-            return add_rows(products, beside, linear.bias, dtype)
+            return add_rows(products, beside, linear.bias, dtype, stack)
         total_RH = linear.weight.new_zeros(batch.rows, linear.out_features) if linear.bias is None else linear.bias
         return sum((x.float() for x in beside), start=total_RH.expand(batch.rows, -1)).to(dtype)
+
+    def _rows_for(self, name: str, batch: Batch) -> int:
+        """How many rows a column may add to what a layer's outputs are the sums of."""
+        feature = feature_of(batch, name)
+        if not isinstance(feature, Tensor) or feature.dim() != 1:
+            return batch.rows
+        return filled_length(min(batch.rows + 1, self._sizes[self._column(name).table][0]))
 
     def _unprojected(
         self, group: Sequence[str], features: Mapping[str, Feature]
@@ -235,7 +246,7 @@ class Tables(nn.Module):
         return dict.fromkeys(group, rows_XD), places
 
     def _products(
-        self, group: Sequence[str], features: Mapping[str, Feature], parts: Mapping[str, Tensor]
+        self, group: Sequence[str], features: Mapping[str, Feature], parts: Mapping[str, Tensor], stack: Stack
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The distinct rows of one table times the weights for each column, and the place among them of each id."""
         table, dtype = self._column(group[0]).table, _layer_type(parts[group[0]])
@@ -246,9 +257,12 @@ class Tables(nn.Module):
         ids_U, places = self._distinct(group, features)
         reader = self._readers.get(table)
         visit = Local(self._weight(table), ids_U) if reader is None else reader.visit(ids_U)
-        products_XH, made = project(table, visit, torch.cat([parts[name] for name in group]), dtype)
+        alone = len(group) == 1
+        weight_HD = parts[group[0]] if alone else torch.cat([parts[name] for name in group])
+        products_XH, made = project(table, visit, weight_HD, dtype, stack if alone else None)
         self._collected.append(made)
-        return dict(zip(group, torch.split(products_XH, height, dim=1), strict=True)), places
+        each = [products_XH] if alone else torch.split(products_XH, height, dim=1)
+        return dict(zip(group, each, strict=True)), places
 
     def lookup(self, column: str, ids: Feature) -> Tensor:
         """The vectors of given ids, as if they stood in that column of a batch: [R, D]; lists are pooled."""

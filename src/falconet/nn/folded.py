@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from falconet.nn.batchnorm import BatchNorm, block_sums
 from falconet.nn.collective import all_sum
 from falconet.nn.products import in_blocks, over_rows
+from falconet.nn.relu import back_through
 
 
 def is_foldable(x: Tensor, norm: BatchNorm, linear: nn.Linear) -> bool:
@@ -90,7 +91,7 @@ class _NormalisedLinear(torch.autograd.Function):
         dy_BO = grads[0].contiguous()
         x_BC, gamma_C, beta_C, weight_OC, mean_C, scale_C, folded_OC, y_BO = ctx.saved_tensors
         if y_BO is not None:
-            dy_BO = torch.ops.aten.threshold_backward(dy_BO, y_BO, 0)
+            dy_BO = back_through(dy_BO, y_BO)
         sums_NO = block_sums(in_blocks(dy_BO))
         dbias_O = sums_NO.sum(0)
         # Of the product of a block's rows and x the mean's part is taken off before it is rounded, and not again after.

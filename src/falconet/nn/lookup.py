@@ -47,8 +47,12 @@ def sums_of(x_ND: Tensor, place_N: Tensor, places: int) -> Tensor:
 def filled(ids_U: Tensor) -> Tensor:
     """Many ids filled up with padding to a multiple of 1,024: for every new shape oneDNN makes new kernels, which takes
     as long as the product."""
-    missing = -len(ids_U) % _FILL
-    return ids_U if len(ids_U) < 4 * _FILL else F.pad(ids_U, (0, missing), value=PADDING)
+    return F.pad(ids_U, (0, filled_length(len(ids_U)) - len(ids_U)), value=PADDING)
+
+
+def filled_length(ids: int) -> int:
+    """How many `filled` makes of so many."""
+    return ids if ids < 4 * _FILL else ids + -ids % _FILL
 
 
 def rows_of(weight: Tensor, ids_U: Tensor, dtype: torch.dtype) -> Tensor:

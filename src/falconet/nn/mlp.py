@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from falconet.errors import ConfigError
 from falconet.nn.batchnorm import BatchNorm
 from falconet.nn.folded import is_foldable, is_plain, normalised_linear
+from falconet.nn.relu import is_narrow, relu_
 
 Activation = Literal["relu", "gelu", "tanh", "silu"]
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -32,6 +33,8 @@ class Layers(nn.Sequential):
                 relu = len(layers) > 1 and isinstance(layers[1], nn.ReLU) and is_plain(layers[1])
                 x = normalised_linear(x, layer, behind, relu=relu)
                 del layers[: 1 + relu]
+            elif isinstance(layer, nn.ReLU) and layer.inplace and is_plain(layer) and is_narrow(x):
+                x = relu_(x)
             else:
                 x = layer(x)
         return x

@@ -9,6 +9,7 @@ Shapes: U distinct ids, D width of a table, V rows of a table (or of this proces
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -52,10 +53,31 @@ def fresh_state(rule: Rule | None, values_VD: Tensor) -> dict[str, Tensor]:
     return rows | {key: torch.zeros_like(values_VD, dtype=torch.float32) for key in _WIDE[rule]}
 
 
-def pace(rule: Rule, state: dict[str, Tensor], ids_U: Tensor, squares_U: Tensor, width: int, rate: float) -> Tensor:
+def touch(rule: Rule, state: dict[str, Tensor], ids_U: Tensor) -> dict[str, Tensor]:
+    """Count a touch of the rows `ids_U`, where the rule counts them. Gives what their young means are divided by, by
+    the name of the mean: [U]."""
+    if "touches" not in state:
+        return {}
+    touches_U = state["touches"].index_select(0, ids_U).add_(1)
+    state["touches"].index_copy_(0, ids_U, touches_U)
+    if rule == "rowwise_rmsprop":
+        return {"square": _correction(DECAY, touches_U)}
+    return {"square": _correction(ADAM_DECAY, touches_U), "mean": _correction(MOMENTUM, touches_U)}
+
+
+def pace(
+    rule: Rule,
+    state: dict[str, Tensor],
+    ids_U: Tensor,
+    squares_U: Tensor,
+    width: int,
+    rate: float,
+    young: Mapping[str, Tensor],
+) -> Tensor:
     """What `follow` multiplies the gradient of each of the rows `ids_U`, or its running mean, by: [U].
 
     The state that is one number per row is moved on. `squares_U`: the sum of the squares of each row's gradient.
+    `young`: what `touch` gave for these rows.
 
     rowwise_rmsprop   v <- .99 v + .01 mean(g²),   -rate g / (sqrt(v / (1 - .99^touches)) + 1e-8)
     rowwise_adagrad   v <- v + mean(g²),           -rate g / (sqrt(v) + 1e-8)
@@ -69,28 +91,32 @@ def pace(rule: Rule, state: dict[str, Tensor], ids_U: Tensor, squares_U: Tensor,
         square_U = state["square"].index_select(0, ids_U).add_(squares_U, alpha=1 / width)
         state["square"].index_copy_(0, ids_U, square_U)
         return -rate / square_U.sqrt_().add_(EPSILON)
-    touches_U = state["touches"].index_select(0, ids_U) + 1
-    state["touches"].index_copy_(0, ids_U, touches_U)
     pace_U = torch.full_like(squares_U, -rate)
-    if rule != "rowwise_rmsprop":
-        pace_U /= _correction(MOMENTUM, touches_U)
+    if "mean" in young:
+        pace_U /= young["mean"]
     if rule != "lazy_adam":
         decay = DECAY if rule == "rowwise_rmsprop" else ADAM_DECAY
-        square_U = _moved(state["square"], ids_U, squares_U / width, decay).div_(_correction(decay, touches_U))
+        square_U = _moved(state["square"], ids_U, squares_U / width, decay).div_(young["square"])
         pace_U /= square_U.sqrt_().add_(EPSILON)
     return pace_U
 
 
-def follow(rule: Rule, state: dict[str, Tensor], ids_U: Tensor, gradient_UD: Tensor, pace_U: Tensor) -> Tensor:
+def follow(
+    rule: Rule,
+    state: dict[str, Tensor],
+    ids_U: Tensor,
+    gradient_UD: Tensor,
+    pace_U: Tensor,
+    young: Mapping[str, Tensor],
+) -> Tensor:
     """What the rows `ids_U` move by, at the pace that `pace` gave: [U, D]. State as wide as the rows is moved on; the
     gradient is used up."""
     if "mean" not in state:  # in place: large temporaries cost more than the arithmetic
         return gradient_UD.mul_(pace_U.unsqueeze(1))
     step_UD = _moved(state["mean"], ids_U, gradient_UD, MOMENTUM).mul_(pace_U.unsqueeze(1))
     if rule == "lazy_adam":
-        correction_U = _correction(ADAM_DECAY, state["touches"].index_select(0, ids_U))
         square_UD = _moved(state["square"], ids_U, gradient_UD.square_(), ADAM_DECAY)
-        step_UD.div_(square_UD.div_(correction_U.unsqueeze(1)).sqrt_().add_(EPSILON))
+        step_UD.div_(square_UD.div_(young["square"].unsqueeze(1)).sqrt_().add_(EPSILON))
     return step_UD
 
 

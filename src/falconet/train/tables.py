@@ -302,7 +302,8 @@ class TableOptimizer:
         if scale is not None:
             scale = scale.to(values.device)
         all_ids, width = gradient.ids.to(values.device), placed.size.width
-        total = torch.zeros((), device=values.device)
+        found: list[Tensor] = []
+        young = rowwise.touch(rule, state, all_ids)
         keys_U = None
         if values.dtype != torch.float32:
             rows_U = placed.layout.ids(all_ids, self._runtime.rank)
@@ -310,16 +311,17 @@ class TableOptimizer:
         for rows, some, squares in gradient.blocks():
             ids_U, squares_U = all_ids[rows], squares.to(values.device)
             some_UD = some.to(values.device)
-            total += squares_U.sum()
+            found.append(squares_U)
             if scale is not None:
                 some_UD.mul_(scale)
                 squares_U = squares_U * scale.square()
-            pace_U = rowwise.pace(rule, state, ids_U, squares_U, width, learning_rate)
-            step_UD = rowwise.follow(rule, state, ids_U, some_UD, pace_U)
+            these = {mean: young_U[rows] for mean, young_U in young.items()}
+            pace_U = rowwise.pace(rule, state, ids_U, squares_U, width, learning_rate, these)
+            step_UD = rowwise.follow(rule, state, ids_U, some_UD, pace_U, these)
             if self._weight_decay:
                 rowwise.shrink(values, ids_U, step_UD, learning_rate * self._weight_decay)
             rowwise.move(values, ids_U, step_UD, None if keys_U is None else keys_U[rows])
-        return total
+        return torch.cat(found).sum() if found else torch.zeros((), device=values.device)
 
     def _nothing(self, name: str) -> RowGradient:
         size, device = self._sizes[name], self._runtime.device

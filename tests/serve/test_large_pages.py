@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from falconet.serve import large_pages
 from falconet.serve.large_pages import use_large_pages
 from falconet.serve.recommender import Recommender
 from falconet.serve.serving import Serving
@@ -59,10 +58,9 @@ def test_memory_that_is_hardly_used_stays_in_small_pages() -> None:
 def test_where_the_system_does_not_want_them_or_has_none_nothing_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str | None
 ) -> None:
-    monkeypatch.setattr(large_pages, "_SETTING", tmp_path)
+    monkeypatch.setattr("falconet.memory._LARGE_ALLOWED", tmp_path / "enabled")
     if setting is not None:
         (tmp_path / "enabled").write_text(setting)
-        (tmp_path / "hpage_pmd_size").write_text("2097152\n")
     assert use_large_pages() == 0
 
 

@@ -12,40 +12,34 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-_SETTING = Path("/sys/kernel/mm/transparent_hugepage")
-_COLLAPSE = 25  # madvise's MADV_COLLAPSE, since Linux 6.1: put a range in a large page now, with all that it holds
-_SMALL = 4096  # bytes of a small page
+from falconet.memory import large_pages
+
+_LARGE, _SMALL = 2 << 20, 4096  # bytes of a page
 
 
 def use_large_pages() -> int:
     """Put what this process has in memory by now in large pages, without a change to it; how many bytes that are.
 
     Takes about a second for a GB, in which other threads go on. Nothing is done where the system does not have such
-    pages or is told not to use them (`never`), and with ranges that are not half full.
+    pages or is told not to use them (falconet/memory.py), and with ranges that are not half full.
     """
-    try:
-        if sys.platform != "linux" or "[never]" in (_SETTING / "enabled").read_text():
-            return 0
-        size = int((_SETTING / "hpage_pmd_size").read_text())
-        libc = ctypes.CDLL(None)
-        advise, resident = libc.madvise, libc.mincore
-    except (OSError, AttributeError):
-        return 0
-    pages = ctypes.create_string_buffer(size // _SMALL)
-    moved = 0
-    for start, end in _private():
-        for place in range(-(-start // size) * size, end // size * size, size):
-            address, length = ctypes.c_void_p(place), ctypes.c_size_t(size)
-            if resident(address, length, pages) or 2 * pages.raw.count(b"\1") < len(pages):
-                continue
-            if not advise(address, length, _COLLAPSE):
-                moved += size
-    return moved
+    return sum(large_pages(place, _LARGE) for place in _full()) if sys.platform == "linux" else 0
 
 
 def use_large_pages_soon() -> None:
     """The same, in a thread beside what else goes on."""
     threading.Thread(target=use_large_pages, name="falconet-pages", daemon=True).start()
+
+
+def _full() -> Iterator[int]:
+    """Where a large page could be that is at least half full."""
+    resident = ctypes.CDLL(None).mincore
+    pages = ctypes.create_string_buffer(_LARGE // _SMALL)
+    for start, end in _private():
+        for place in range(-(-start // _LARGE) * _LARGE, end // _LARGE * _LARGE, _LARGE):
+            gone = resident(ctypes.c_void_p(place), ctypes.c_size_t(_LARGE), pages)
+            if not gone and 2 * pages.raw.count(b"\1") >= len(pages):
+                yield place
 
 
 def _private() -> Iterator[tuple[int, int]]:

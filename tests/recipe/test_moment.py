@@ -195,6 +195,19 @@ def test_columns_of_items_that_are_called_like_one_of_the_moment_get_another_nam
             "(?s)`devise`.*context",
         ),
         ({"columns": ["device"], "ops": [{"op": "Rename", "postfix": "_x"}]}, SchemaError, "`device_x` is neither cat"),
+        (
+            {"columns": ["device"], "ops": [{"op": "Categorify"}, {"op": "Rename", "name": "weight"}]},
+            ConfigError,
+            "`prepare.context` makes `weight`, a name that features give to something else",
+        ),
+        (
+            {
+                "columns": ["when"],
+                "ops": [{"op": "DifferenceLag", "partition_cols": ["user"]}, {"op": "Normalize"}],
+            },
+            ConfigError,
+            "`prepare.context`: `when_difference_lag_1` comes from DifferenceLag, which looks at other rows",
+        ),
     ],
 )
 def test_what_cannot_be_a_moment_is_named(
@@ -202,6 +215,53 @@ def test_what_cannot_be_a_moment_is_named(
 ) -> None:
     with pytest.raises(error, match=message):
         prepare(recipe(raw, [context]), tmp_path / "work", step="x")
+
+
+@pytest.mark.parametrize(("role", "other"), [("time", "row"), ("rating", "weight")])
+def test_a_column_of_the_moment_called_like_a_role_that_stands_for_another_is_named(
+    raw: Path, role: str, other: str
+) -> None:
+    """A column of times called `row` is `time` inside: what would another column `time` be?"""
+    columns = {"user": "user", "item": "item", "time": "when", "rating": "", "title": "", role: other}
+    with pytest.raises(ConfigError, match=f"`prepare.context` has `{role}`, a name that features give"):
+        recipe(raw, [{"columns": [role], "ops": [{"op": "Categorify"}]}], columns=columns)
+
+
+def with_values(raw: Path, folder: Path, values: list[Any]) -> dict[str, Any]:
+    """`data` of a recipe whose interactions have such values, in turn, in the column `value`."""
+    events = pl.read_csv(raw / "events.csv")
+    many = pl.Series("value", (values * len(events))[: len(events)])
+    events.with_columns(many).write_parquet(folder / "events.parquet")
+    return {"reader": "files", "path": str(folder / "events.parquet")}
+
+
+def test_lists_cannot_be_a_moment_as_no_request_could_say_them(raw: Path, tmp_path: Path) -> None:
+    data = with_values(raw, tmp_path, [["a"], ["a", "b"]])
+    with pytest.raises(SchemaError, match=r"`prepare.context` has `value`, which holds lists \(List\(String\)\)"):
+        prepare(recipe(raw, [{"columns": ["value"], "ops": [{"op": "Categorify"}]}], data=data), tmp_path, step="x")
+
+
+def test_numbers_of_the_moment_that_are_not_finite_are_missing(raw: Path, tmp_path: Path) -> None:
+    data = with_values(raw, tmp_path, [1.0, 3.0, float("inf"), float("nan"), None])
+    ops = [{"op": "Normalize"}, {"op": "FillMissing", "fill_val": 0.0}]
+    prepare(recipe(raw, [{"columns": ["value"], "ops": ops}], data=data), tmp_path / "work", step="x")
+    for table in ("train", "users"):
+        found = pl.read_parquet(tmp_path / f"work/features/{table}/*.parquet")["value"].round(1)
+        assert found.unique().len() == 3
+        assert found.is_between(-2, 2).all()
+        assert (found == 0).any()
+
+
+def test_who_is_not_in_the_test_has_the_moment_of_which_nothing_is_said(raw: Path, tmp_path: Path) -> None:
+    values = {"number": [1.0, 2.0], "bool": [True, False]}
+    for name, of_kind in values.items():
+        (tmp_path / name).mkdir()
+        data = with_values(raw, tmp_path / name, of_kind)
+        context = [{"columns": ["value"], "ops": [{"op": "AddTags", "tags": ["continuous"]}]}]
+        prepare(recipe(raw, context, data=data, split={"kind": "users"}), tmp_path / name / "work", step="x")
+        users = read_users(tmp_path / name / "work/features/users").features.features["value"]
+        assert isinstance(users, torch.Tensor)
+        assert not users.any()
 
 
 def test_a_recipe_with_operators_is_read_before_anything_else_is_imported() -> None:

@@ -6,11 +6,17 @@ import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
 
+from falconet import ops
 from falconet.errors import DataError
+from falconet.etl.dataset import Dataset
+from falconet.etl.op import Op
+from falconet.etl.workflow import Workflow
+from falconet.serve.moment import clocks_of
 from falconet.serve.recommender import Recommender
 from falconet.serve.serving import Serving
 from falconet.serve.stores.sqlite import SqliteStore
@@ -64,6 +70,13 @@ def test_a_time_that_is_not_said_is_that_of_the_request(told: Recommender) -> No
     after = dt.datetime.now(dt.UTC)
     assert found in [scores(told, at=now.isoformat()) for now in (before, after)]
     assert found != scores(told, at=None)
+
+
+@pytest.mark.parametrize("op", [ops.TimeParts(unit="ms"), ops.CyclicTime(unit="ms"), ops.Age(0, unit="ms")])
+def test_whole_numbers_that_an_operator_reads_as_times_are_times(op: Op) -> None:
+    clocks = clocks_of(Workflow((["at"] >> op) + ["n"]).fit(Dataset(pl.DataFrame({"at": [5, 6], "n": [1, 2]}))))
+    assert list(clocks) == ["at"]
+    assert clocks["at"].read("1970-01-02T01:00+01:00") == 86_400_000
 
 
 @pytest.fixture

@@ -63,7 +63,8 @@ class Interactions:
         if self.days is None or not known.any():
             raise DataError(
                 "no time of an interaction is known, so none is recent",
-                hint="`columns.time` of a recipe names their column; `Interactions(users, items, days)` has them",
+                hint="`columns.time` of a recipe names their column: dates, times, or numbers that count since 1970; "
+                "`Interactions(users, items, days)` has them",
             )
         days = self.days[known].double()
         weights = torch.exp2((days - days.max()) / half_life)

@@ -60,9 +60,9 @@ def check(recipe: Recipe) -> None:
 
 def _check_context(recipe: Recipe) -> None:
     """Refuse columns that are no moment, and names under which the features have something else."""
-    columns = recipe.columns
+    columns, inner = recipe.columns, inner_columns(recipe.columns)
     roles = {columns.user: "the user", columns.item: "the item", columns.rating: "what is predicted"}
-    used = {name for name in (inner_columns(columns).user, inner_columns(columns).item) if name not in roles}
+    used = {inner.user, inner.item, inner.time, inner.rating}
     for name in recipe.prepare.context_columns:
         if name in roles:
             raise ConfigError(f"`prepare.context` has `{name}`, which is {roles[name]}", hint="leave it out")

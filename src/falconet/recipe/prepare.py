@@ -18,13 +18,14 @@ from falconet import ops
 from falconet.errors import ColumnNotFoundError, ConfigError, SchemaError
 from falconet.etl.dataset import Dataset
 from falconet.etl.hash_expr import hash_expr
+from falconet.etl.op import KeyedOp
 from falconet.etl.selector import Node
 from falconet.etl.workflow import FittedWorkflow, Workflow
 from falconet.etl.writer import Shuffle
 from falconet.io.artifact import read_manifest, write_artifact
 from falconet.recipe.check import operators
 from falconet.recipe.config import ColumnsConfig, FeatureConfig, PrepareConfig, Recipe
-from falconet.recipe.names import ROW
+from falconet.recipe.names import ROW, is_taken
 from falconet.recipe.source import RawData, read_data
 from falconet.recipe.split import KNOWN, split_rows
 from falconet.recipe.tables import count_rows, others_of, write_items, write_strangers, write_users
@@ -196,6 +197,22 @@ def _check_features(fitted: FittedWorkflow, prepare: PrepareConfig) -> None:
             )
 
 
+def _check_context(fitted: FittedWorkflow) -> None:
+    """Refuse features of the moment that a request could not have, or that are called like another column."""
+    for name in fitted.schema.select(Tag.CONTEXT).names:
+        if is_taken(name):
+            raise ConfigError(
+                f"`prepare.context` makes `{name}`, a name that features give to something else",
+                hint='another one, by { op = "Rename", name = "..." }',
+            )
+        for step in fitted.prune(outputs=[name]).plan.steps:
+            if isinstance(step.op, KeyedOp):
+                raise ConfigError(
+                    f"`prepare.context`: `{name}` comes from {type(step.op).__name__}, which looks at other rows",
+                    hint="a request is one row: operators of the moment look at nothing else",
+                )
+
+
 def _finite(name: str) -> pl.Expr:
     """Missing where a number is NaN or infinite: no scale has a place for those."""
     return pl.when(pl.col(name).is_finite()).then(pl.col(name)).alias(name)
@@ -233,6 +250,7 @@ def prepare(recipe: Recipe, work: Path, *, step: str, again: Path | None = None)
     )
     fitted = graph.fit(train)
     _check_features(fitted, recipe.prepare)
+    _check_context(fitted)
     fitted.save(work / "workflow", overwrite=True)
     parts = {name: Dataset(split / name) for name in ("train", KNOWN, "test") if (split / name).is_dir()}
     write_features(fitted, parts, raw, recipe, work / "features", step=step)

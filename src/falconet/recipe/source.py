@@ -119,7 +119,7 @@ def _interactions(path: Path, given: ColumnsConfig, settings: DataConfig, moment
         _id(frame, given.item, where).alias(inner.item),
         *([] if given.time is None else [_time(data.schema, given.time, where).alias(inner.time or "")]),
         *([] if given.rating is None else [_rating(data.schema, given.rating, where).alias(inner.rating or "")]),
-        *(_as_text(data.schema, name) for name in others),
+        *(_moment(data.schema, name) for name in others),
     ]
     try:
         known = pl.col(inner.user).is_not_null() & pl.col(inner.item).is_not_null()
@@ -170,9 +170,20 @@ def _time(schema: pl.Schema, name: str, where: str) -> pl.Expr:
     )
 
 
-def _as_text(schema: pl.Schema, name: str) -> pl.Expr:
-    """A column as it is; categories as strings."""
-    return pl.col(name).cast(pl.String) if isinstance(schema[name], (pl.Categorical, pl.Enum)) else pl.col(name)
+def _moment(schema: pl.Schema, name: str) -> pl.Expr:
+    """A column as it is, but for categories, which become strings, and numbers that are not finite: these are missing.
+
+    Raises SchemaError for lists.
+    """
+    column, dtype = pl.col(name), schema[name]
+    if isinstance(dtype, (pl.List, pl.Array)):
+        raise SchemaError(
+            f"`prepare.context` has `{name}`, which holds lists ({dtype})",
+            hint="a request says one value for each column of the moment",
+        )
+    if isinstance(dtype, (pl.Categorical, pl.Enum)):
+        return column.cast(pl.String)
+    return pl.when(column.is_finite()).then(column) if dtype.is_float() else column
 
 
 def _rating(schema: pl.Schema, name: str, where: str) -> pl.Expr:

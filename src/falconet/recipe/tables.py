@@ -157,7 +157,7 @@ def _moments(
 ) -> pl.DataFrame:
     """The context columns of each person's first test row, in time; of nobody's, what a request that says nothing has.
 
-    A number that is missing is 0, as in a request.
+    A number that is missing is 0, and what is true or false is false, as in a request.
     """
     if not fitted.schema.select(Tag.CONTEXT).columns:
         return pl.DataFrame()
@@ -168,7 +168,7 @@ def _moments(
     first = rows.sort(order, maintain_order=True).group_by(columns.user, maintain_order=True).agg(pl.col(names).first())
     raw = frame.select(columns.user).lazy().join(first, on=columns.user, how="left", maintain_order="left")
     made = side.transform(raw.select(names).collect())
-    return made.with_columns(pl.selectors.numeric().fill_null(0))
+    return made.with_columns(pl.selectors.numeric().fill_null(0), pl.selectors.boolean().fill_null(False))
 
 
 def _write_people(

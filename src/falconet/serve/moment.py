@@ -11,7 +11,7 @@ import polars as pl
 
 from falconet.errors import FalconetError
 from falconet.etl.ops.categorify import Categorify
-from falconet.etl.ops.time import CyclicTime, TimeParts
+from falconet.etl.ops.time import Age, CyclicTime, TimeParts
 from falconet.etl.types import polars_type
 from falconet.etl.workflow import FittedWorkflow
 from falconet.serve.said import as_values
@@ -90,6 +90,6 @@ def _unit(side: FittedWorkflow, name: str) -> int | None:
     if not polars_type(side.inputs[name]).is_integer():
         return None
     for step in side.plan.steps:
-        if isinstance(step.op, (TimeParts, CyclicTime)) and (0, name) in step.inputs:
+        if isinstance(step.op, (TimeParts, CyclicTime, Age)) and (0, name) in step.inputs:
             return _PER_SECOND[step.op.unit]
     return None

@@ -14,6 +14,7 @@ from falconet.errors import DistributedError
 from falconet.nn.collective import all_sum, all_sum_into
 from falconet.train.launch import launch
 from nn.collective_workers import again_and_again, both_ways, dies_in_a_sum, made, parts, sleeps, without_a_line
+from nn.workers import compiled_tower
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes meet by torch.distributed alone"),
@@ -82,3 +83,9 @@ def test_calls_that_differ_end_with_one_message_that_says_both() -> None:
 
 def test_a_process_that_is_late_is_waited_for() -> None:
     assert launch(sleeps, 2) == [0.0, 1.0]
+
+
+@pytest.mark.slow
+def test_a_compiled_model_asks_the_others_as_it_is() -> None:
+    as_it_is, compiled = launch(compiled_tower, 2)
+    assert compiled == pytest.approx(as_it_is, rel=1e-5)

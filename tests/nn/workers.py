@@ -11,6 +11,7 @@ from falconet.models import TwoTower
 from falconet.nn import BatchNorm, ItemLoss, ItemLossConfig
 from falconet.nn.folded import normalised_linear
 from falconet.testing.models import EXAMPLE, example_batch
+from falconet.train.parallel import Objective, Parallel
 from falconet.train.runtime import Runtime
 
 ITEMS, DIM, FIRST = 30, 4, 3
@@ -99,3 +100,23 @@ def share_of_folded(first: int, runtime: Runtime) -> dict[str, Tensor]:
         found[name] = torch.zeros(900, 16, dtype=torch.float64)
         found[name][share] = rows.double()
     return {name: runtime.sums(x) for name, x in found.items()}
+
+
+def compiled_tower() -> tuple[list[float], list[float]]:
+    """The losses of this process's rows of a model whose steps ask the other processes, compiled and as it is."""
+    torch.set_num_threads(1)
+    with Runtime.start() as runtime:
+        found = []
+        for compiled in (False, True):
+            torch.manual_seed(6)
+            model = TwoTower.from_schema(EXAMPLE, TwoTower.Config(dim=DIM, history_dropout=0.0)).train()
+            parallel = Parallel(Objective(model), runtime, compiled=compiled)
+            share = slice(runtime.rank * 4, runtime.rank * 4 + 4)
+            mine = Batch.of({name: x[share] for name, x in example_batch(rows=8).features.items()})
+            torch.manual_seed(7)
+            with parallel.part(last=True):
+                losses = parallel(mine)
+                parallel.backward(losses.sum())
+            assert parallel.agree(torch.ones(1)).tolist() == [2.0, 2.0]
+            found.append(losses.tolist())
+    return found[0], found[1]

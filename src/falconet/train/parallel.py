@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from falconet.batch import Batch
 from falconet.errors import ArtifactError, ConfigError
+from falconet.nn import collective
 from falconet.nn.batchnorm import BatchNorm
 from falconet.nn.collective import all_sum_into
 from falconet.nn.embedding import Tables
@@ -123,9 +124,10 @@ class Parallel:
 @functools.cache
 def _leave_uncompiled() -> None:
     """Have torch.compile pass over what is new in every step, as the number of distinct ids, or sums over processes."""
-    for kind, names in ((Tables, ("forward", "project", "lookup", "rows")), (BatchNorm, ("forward",))):
+    tables = ("forward", "project", "lookup", "rows")
+    for of, names in ((Tables, tables), (BatchNorm, ("forward",)), (collective, ("from_all", "all_sum"))):
         for name in names:
-            setattr(kind, name, torch.compiler.disable(getattr(kind, name)))  # type: ignore[no-untyped-call]
+            setattr(of, name, torch.compiler.disable(getattr(of, name)))  # type: ignore[no-untyped-call]
 
 
 def _compiled(objective: Objective) -> nn.Module:

@@ -115,6 +115,21 @@ def test_what_was_popular_of_late_stands_beside_what_is_popular(recipe: Recipe, 
     assert models["recent"]["ranking"] != models["Popular"]["ranking"]
 
 
+@pytest.mark.parametrize("stage", ["retriever", "compare"])
+def test_popular_of_late_without_times_is_named_before_any_training(recipe: Recipe, tmp_path: Path, stage: str) -> None:
+    recent = {"model": "Popular", "batch_size": 8, "name": "recent", "config": {"half_life": 30.0}}
+    kind = {"retriever": RetrieverConfig, "compare": CompareConfig}[stage]
+    untimed = replace(
+        recipe,
+        columns=replace(recipe.columns, time=None),
+        prepare=replace(recipe.prepare, history="others"),
+        **{stage: (kind(**recent),)},
+    )
+    with pytest.raises(ConfigError, match=r"(?s)`recent`.* needs to know when items were taken.*`columns.time` names"):
+        run(untimed, tmp_path / "work")
+    assert not (tmp_path / "work/runs").exists()
+
+
 def test_a_ranker_of_few_steps_does_not_turn_its_candidates_around(recipe: Recipe, tmp_path: Path) -> None:
     """Two steps: what they would be spent on without a start at the mean is the bias, which takes the weights along."""
     ranker = replace(

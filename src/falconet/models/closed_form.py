@@ -92,6 +92,11 @@ class ClosedForm(Retriever):
 
     reads_history: ClassVar[bool] = True
 
+    @property
+    def reads_times(self) -> bool:
+        """Whether `fit` needs to know when items were taken."""
+        return False
+
     def __init__(self, schema: Schema, config: Any) -> None:
         super().__init__(schema, config)
         if self.reads_history:

@@ -36,8 +36,12 @@ class Popular(ClosedForm):
 
     def __init__(self, schema: Schema, config: Any) -> None:
         super().__init__(schema, config)
-        if self.config.half_life is not None:
+        if self.reads_times:
             self.register_buffer("recent", torch.zeros(len(self.counts), dtype=torch.float64))
+
+    @property
+    def reads_times(self) -> bool:
+        return self.config.half_life is not None
 
     def solve(self, interactions: Interactions) -> None:
         if self.config.half_life is not None:
@@ -46,7 +50,7 @@ class Popular(ClosedForm):
     @property
     def popularity(self) -> Tensor:
         """How often every item code occurs, recent times counting more where that is asked for: [cardinality]."""
-        return self.counts if self.config.half_life is None else self.recent
+        return self.recent if self.reads_times else self.counts
 
     def user(self, batch: Batch) -> Tensor:
         """Ones: every user is alike."""

@@ -24,7 +24,7 @@ from falconet.recipe.config import RETRIEVER, FeatureConfig, Recipe, StageConfig
 from falconet.recipe.names import inner_columns, is_taken
 from falconet.retrieval.candidates import row_schema
 from falconet.retrieval.faiss import needs_faiss
-from falconet.schema import Column, Schema, Tag
+from falconet.schema import SECONDS, Column, Schema, Tag
 from falconet.train.settings import TrainConfig
 
 MERGED, TWO_STAGE = "merged", "two_stage"  # in a report: what several retrievers name together, and the whole
@@ -202,6 +202,11 @@ def _build(what: str, stage: StageConfig, schema: Schema) -> None:
     ours = kind.__module__.startswith("falconet.")  # another's constructor may read numbers that are not there yet
     try:
         with torch.device("meta") if ours else nullcontext():
-            kind.from_schema(schema, from_plain(kind.Config, stage.config, where="config"))
+            model = kind.from_schema(schema, from_plain(kind.Config, stage.config, where="config"))
     except FalconetError as error:
         raise type(error)(f"{what} cannot be built: {error.args[0]}", hint=error.hint) from error
+    if isinstance(model, ClosedForm) and model.reads_times and SECONDS not in schema:
+        raise ConfigError(
+            f"{what} needs to know when items were taken, and the interactions do not say it",
+            hint="`columns.time` names their column: dates, times, or numbers that count since 1970",
+        )

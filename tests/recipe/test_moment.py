@@ -241,6 +241,21 @@ def test_lists_cannot_be_a_moment_as_no_request_could_say_them(raw: Path, tmp_pa
         prepare(recipe(raw, [{"columns": ["value"], "ops": [{"op": "Categorify"}]}], data=data), tmp_path, step="x")
 
 
+def test_times_that_were_written_as_floats_beside_a_gap_are_times(raw: Path, tmp_path: Path) -> None:
+    events = pl.read_csv(raw / "events.csv").with_columns(pl.col("when").cast(pl.Float64))
+    events = events.with_columns(when=pl.when(pl.col("when") % 7 > 0).then("when"))
+    for name, gap in (("null", events), ("nan", events.fill_null(float("nan")))):
+        gap.write_parquet(tmp_path / f"{name}.parquet")
+        data = {"reader": "files", "path": str(tmp_path / f"{name}.parquet")}
+        prepare(recipe(raw, [HOURS], data=data), tmp_path / name, step="x")
+        found = pl.read_parquet(tmp_path / name / "features/train/*.parquet")
+        assert found["seconds_since_1970"].null_count() == (found["when_hour"] == 1).sum() > 0
+    halves = {"reader": "files", "path": str(tmp_path / "halves.parquet")}
+    events.with_columns(pl.col("when") + 0.5).write_parquet(halves["path"])
+    with pytest.raises(SchemaError, match="`when` holds no times, it is Float64"):
+        prepare(recipe(raw, [HOURS], data=halves), tmp_path / "halves", step="x")
+
+
 def test_numbers_of_the_moment_that_are_not_finite_are_missing(raw: Path, tmp_path: Path) -> None:
     data = with_values(raw, tmp_path, [1.0, 3.0, float("inf"), float("nan"), None])
     ops = [{"op": "Normalize"}, {"op": "FillMissing", "fill_val": 0.0}]

@@ -117,7 +117,7 @@ def _interactions(path: Path, given: ColumnsConfig, settings: DataConfig, moment
     made = [
         _id(frame, given.user, where).alias(inner.user),
         _id(frame, given.item, where).alias(inner.item),
-        *([] if given.time is None else [_time(data.schema, given.time, where).alias(inner.time or "")]),
+        *([] if given.time is None else [_time(frame, given.time, where).alias(inner.time or "")]),
         *([] if given.rating is None else [_rating(data.schema, given.rating, where).alias(inner.rating or "")]),
         *(_moment(data.schema, name) for name in others),
     ]
@@ -157,10 +157,13 @@ def _id(frame: pl.LazyFrame, name: str, where: str) -> pl.Expr:
     raise SchemaError(f"column `{name}` of {where} holds {dtype}", hint="ids are whole numbers or strings")
 
 
-def _time(schema: pl.Schema, name: str, where: str) -> pl.Expr:
-    column, dtype = pl.col(name), schema[name]
+def _time(frame: pl.LazyFrame, name: str, where: str) -> pl.Expr:
+    """Moments, dates, numbers and text of moments. Whole numbers stored as floats are turned back, as ids are."""
+    column, dtype = pl.col(name), frame.collect_schema()[name]
     if dtype.is_float():
-        return column.fill_nan(None)
+        number = column.fill_nan(None)
+        whole = ((number == number.round()) & (number.abs() < 2.0**63)).all()
+        return number.cast(pl.Int64) if frame.select(whole).collect().item() else number
     if dtype.is_integer() or isinstance(dtype, (pl.Date, pl.Datetime)):
         return column
     if dtype == pl.String:

@@ -16,7 +16,7 @@ from falconet.errors import DataError
 from falconet.etl.dataset import Dataset
 from falconet.etl.op import Op
 from falconet.etl.workflow import Workflow
-from falconet.serve.moment import clocks_of
+from falconet.serve.moment import Clock, clocks_of
 from falconet.serve.recommender import Recommender
 from falconet.serve.serving import Serving
 from falconet.serve.stores.sqlite import SqliteStore
@@ -60,7 +60,7 @@ def test_each_of_it_changes_the_scores(told: Recommender) -> None:
         assert scores(told, **{"at": None, **context}) != nothing  # type: ignore[arg-type]
     assert scores(told, at="2024-05-31T17:45") == scores(told, at="2001-01-01T17:45:00")  # the hour is what is read
     assert scores(told, at="2024-05-31T17:45") != scores(told, at="2024-05-31T05:45")
-    with pytest.raises(DataError, match=r"(?s)`context` .*'at': 'noon'.* cannot be used"):
+    with pytest.raises(DataError, match=r"(?s)`context` .*'at': 'noon'.* cannot be used: `at` cannot be 'noon'"):
         scores(told, at="noon")
 
 
@@ -77,6 +77,21 @@ def test_whole_numbers_that_an_operator_reads_as_times_are_times(op: Op) -> None
     clocks = clocks_of(Workflow((["at"] >> op) + ["n"]).fit(Dataset(pl.DataFrame({"at": [5, 6], "n": [1, 2]}))))
     assert list(clocks) == ["at"]
     assert clocks["at"].read("1970-01-02T01:00+01:00") == 86_400_000
+
+
+TYPES = [pl.Date(), pl.Datetime("ns"), pl.Datetime("us", "America/New_York"), pl.Int64()]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("text", ["noon", "", "2024-02-30", "0001-01-01", "2500-01-01", "9999-12-31T23:59-12:00"])
+def test_a_time_is_one_that_the_column_can_hold_or_is_named(dtype: pl.DataType, text: str) -> None:
+    clock = Clock("at", dtype, 1 if dtype == pl.Int64 else None)
+    years = {pl.Date(): (1, 9998), pl.Datetime("ns"): (1678, 2262), pl.Int64(): (1, 9999)}.get(dtype, (2, 9998))
+    if text[:4].isdigit() and text != "2024-02-30" and years[0] <= int(text[:4]) <= years[1]:
+        assert clock.read(text) is not None
+    else:
+        with pytest.raises(DataError, match=f"`at` cannot be '{text}': a time like"):
+            clock.read(text)
 
 
 @pytest.fixture

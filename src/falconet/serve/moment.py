@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from falconet.errors import FalconetError
+from falconet.errors import DataError, FalconetError
 from falconet.etl.ops.categorify import Categorify
 from falconet.etl.ops.time import Age, CyclicTime, TimeParts
 from falconet.etl.types import polars_type
@@ -63,11 +63,21 @@ def _values(side: FittedWorkflow, name: str) -> list[str | int | float | bool] |
 class Clock:
     """How a raw column writes times; whole numbers count since 1970 (UTC), so many a second."""
 
+    name: str
     dtype: pl.DataType
     per_second: int | None
 
     def read(self, text: str) -> Any:
-        """The value of a time as text, which is of UTC where it names no zone. Raises ValueError where it is none."""
+        """The value of a time as text, which is of UTC where it names no zone.
+
+        Raises DataError where it is none, or none that the column can hold.
+        """
+        try:
+            return self._value(text)
+        except (ValueError, OverflowError, pl.exceptions.InvalidOperationError) as error:
+            raise DataError(f"`{self.name}` cannot be {text!r}: a time like 2024-05-31T17:45 is needed") from error
+
+    def _value(self, text: str) -> Any:
         if self.per_second is None:
             return as_values([text], self.dtype)[0]
         time = dt.datetime.fromisoformat(text)
@@ -81,7 +91,7 @@ def clocks_of(side: FittedWorkflow) -> Mapping[str, Clock]:
     for name, column in side.inputs.items():
         dtype, unit = polars_type(column), _unit(side, name)
         if unit is not None or isinstance(dtype, (pl.Date, pl.Datetime)):
-            found[name] = Clock(dtype, unit)
+            found[name] = Clock(name, dtype, unit)
     return found
 
 

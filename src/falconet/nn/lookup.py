@@ -13,7 +13,7 @@ from falconet.batch import Feature, Ragged
 
 PADDING = 0
 _FILL = 1024
-_BLOCK = 1 << 17  # numbers that are read and rounded at once, so that they need not leave the processor's cache
+_BLOCK = 1 << 16  # numbers that each thread reads and rounds at once, so that they need not leave its core's cache
 
 
 def distinct(ids_N: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,7 +61,7 @@ def rows_of(weight: Tensor, ids_U: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype == weight.dtype or weight.is_cuda:
         return weight.index_select(0, ids).to(ids_U.device, dtype)
     rows_UD = weight.new_empty(len(ids), weight.shape[1], dtype=dtype)
-    block = max(_BLOCK // weight.shape[1], 1)
+    block = max(_BLOCK * torch.get_num_threads() // weight.shape[1], 1)
     for some, there in zip(torch.split(ids, block), torch.split(rows_UD, block), strict=True):
         there.copy_(weight.index_select(0, some))
     return rows_UD.to(ids_U.device)

@@ -33,7 +33,7 @@ from falconet.train.runtime import Runtime
 from falconet.train.shards import on_main, take_over
 
 _PART = 1 << 24  # numbers that are broadcast at once
-_SETTLED = 8  # steps after which a process has the memory that a step takes
+_SETTLED = 4  # steps after which a process has the memory that a step takes
 
 
 class TableOptimizer:

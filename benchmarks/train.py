@@ -51,7 +51,7 @@ RATE = 0.01
 RATES = {"learning_rate": 0.015, "table_learning_rate": 0.02}  # falconet's
 NAMED = ("distinct", "rows", "norm", "form", "step")  # pieces of work that the profiler is told of
 POINTWISE = "mkldnn::_linear_pointwise"  # a product with bias and ReLU
-PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", POINTWISE)
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", POINTWISE)
 PARTS = {  # whose floors are known
     "matrix": "matrix products",
     "look_up": "reading rows",

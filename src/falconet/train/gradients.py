@@ -75,7 +75,7 @@ class RowGradient:
             if len(values) < rows or values.dtype != layer.dtype:
                 values_UH[: len(values)] = values
             whole = values_UH if len(values) < rows or values.dtype != layer.dtype else values
-            return torch.mm(whole, layer, out=product_UD)[: len(values)]
+            return _through(whole, layer, product_UD)[: len(values)]
 
         return form
 
@@ -153,6 +153,10 @@ def _places(ids: Sequence[Tensor], rows: int) -> tuple[Tensor, list[Tensor]]:
     place_V = torch.empty(rows, dtype=torch.int64, device=device)
     place_V.index_copy_(0, ids_U, torch.arange(len(ids_U), device=device))
     return ids_U, [place_V.index_select(0, some) for some in ids]
+
+
+def _through(values_UH: Tensor, layer_HD: Tensor, room_UD: Tensor) -> Tensor:
+    return torch.mm(values_UH, layer_HD, out=room_UD)
 
 
 def _squares(values_UD: Tensor) -> Tensor:

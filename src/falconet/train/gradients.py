@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-_BLOCK = 1 << 19  # numbers
+_BLOCK = 1 << 19  # numbers that each thread makes at once
 _SUMS = 1 << 18  # numbers of sums
 _SPARSE = 64  # rows of a table for each id, from which on it costs less to sort the ids than to mark the rows
 
@@ -57,7 +57,7 @@ class RowGradient:
     def parts(self) -> Iterator[tuple[slice, Tensor]]:
         """The same without the squares, in the type of the values."""
         count = len(self.values)
-        size = count if self.values.is_cuda else max(_BLOCK // self.width, 1)
+        size = count if self.values.is_cuda else max(_BLOCK * torch.get_num_threads() // self.width, 1)
         form = self._former(min(size, count))
         for start in range(0, count, max(size, 1)):
             rows = slice(start, start + size)

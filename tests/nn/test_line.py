@@ -258,7 +258,7 @@ def test_an_interrupted_meeting_is_over_for_all() -> None:
         meet(group[1], b"b")
 
 
-@pytest.mark.parametrize("refused", ["bind", "connect", "accept"])
+@pytest.mark.parametrize("refused", ["__init__", "bind", "connect", "accept"])
 def test_where_one_cannot_be_reached_nobody_has_a_line(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, guard = [0], threading.Lock()
 
@@ -289,9 +289,10 @@ def test_strangers_who_call_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> N
     """Anybody on the machine may call: who does not know the word of the group is not one of it."""
     monkeypatch.setattr(lines, "_PATIENCE", 1.0)
     word = (5, 6)
-    with socket.socket(socket.AF_UNIX) as listener:
-        name = 4242424242
-        assert lines._is_listening(listener, name, 8)
+    name = 4242424242
+    listener = lines._listening(name, 8)
+    assert listener is not None
+    with listener:
         listener.settimeout(5)
         callers = [socket.socket(socket.AF_UNIX) for _ in range(4)]
         for caller in callers:

@@ -16,6 +16,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 
 from falconet.errors import DistributedError
 
@@ -184,15 +185,17 @@ def connect(rank: int, world: int, timeout_s: float, share: Share) -> Line | Non
         return None
     sockets: dict[int, socket.socket] = {}
     name, word = secrets.randbits(62), (secrets.randbits(62), secrets.randbits(62))
-    with socket.socket(socket.AF_UNIX) as listener:
-        names = share([name if _is_listening(listener, name, world) else -1, *word])
+    listener = _listening(name, world)
+    with nullcontext() if listener is None else listener:
+        names = share([-1 if listener is None else name, *word])
         try:
             for other in range(rank):
                 sockets[other] = _call(rank, *names[other])
-            called = 1
+            called = int(listener is not None)
         except OSError:
             called = 0
-        if all(some[0] for some in share([called])):  # all calls wait at the listeners now
+        have_called = all(some[0] for some in share([called]))
+        if listener is not None and have_called:  # all calls wait at the listeners now
             listener.settimeout(_PATIENCE)
             try:
                 while len(sockets) < world - 1:
@@ -211,13 +214,19 @@ def _address(name: int) -> bytes:
     return b"\0falconet-%016x" % name
 
 
-def _is_listening(listener: socket.socket, name: int, world: int) -> bool:
+def _listening(name: int, world: int) -> socket.socket | None:
+    """Where the others can call; None where the system gives no socket for that."""
     try:
-        listener.bind(_address(name))
-        listener.listen(world)
+        one = socket.socket(socket.AF_UNIX)
     except OSError:
-        return False
-    return True
+        return None
+    try:
+        one.bind(_address(name))
+        one.listen(world)
+    except OSError:
+        one.close()
+        return None
+    return one
 
 
 def _call(rank: int, name: int, *word: int) -> socket.socket:

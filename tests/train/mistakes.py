@@ -69,6 +69,11 @@ class MainOnly(Callback):
         self.steps += 1
 
 
+def fails_in_a_callback(data: Path) -> None:
+    """Train where a callback of rank 1 fails."""
+    Trainer(CONSTANT, callbacks=[FailsOn(1, "step")]).fit(net(), loader(data))
+
+
 def failing_callbacks(data: Path) -> dict[str, Any]:
     """What all processes say where a callback of one fails."""
     last = Runtime.peek()[1] - 1

@@ -18,6 +18,7 @@ from falconet.errors import ConfigError, DistributedError
 from falconet.loader.loader import Loader
 from falconet.train.launch import launch
 from falconet.train.trainer import Trainer
+from train.mistakes import fails_in_a_callback
 from train.workers import (
     SHARES,
     Each,
@@ -201,6 +202,11 @@ def test_two_launches_at_once_fail_each_in_its_own_way_and_leave_nothing(
     assert told[0].startswith("process 1 of 2 failed: ValueError: rank 1 has had enough")
     assert [alive(int((tmp_path / rank).read_text())) for rank in "01"] == [False, False]
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_the_process_whose_callback_failed_is_named_and_not_one_that_heard_of_it(data: Path) -> None:
+    with pytest.raises(DistributedError, match="process 1 of 2 failed: ValueError: the last one has had enough"):
+        launch(fails_in_a_callback, 2, (data,))
 
 
 def test_a_function_without_a_module_is_explained_before_any_process_starts() -> None:

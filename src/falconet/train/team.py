@@ -34,7 +34,8 @@ _IMPORTED_AGAIN = (
     'hint: put the call under `if __name__ == "__main__":`'
 )
 
-_LEFT_ALONE = ("by peer", "gloo/transport")  # what a process says when another one has gone
+# What a process says when another one has gone, or has a callback that failed.
+_LEFT_ALONE = ("by peer", "gloo/transport", "failed on another process")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import threading
 import time
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from falconet.errors import ArtifactError, ConfigError
+from falconet.serve.http import guard
 from falconet.serve.http.app import create_app
 from falconet.serve.http.bodies import MAX_BODY
 from falconet.serve.recommender import Recommender
@@ -172,6 +174,35 @@ def test_every_request_has_an_id_and_a_line_of_the_log(serving: Serving) -> None
     ]  # fmt: skip
     assert [x["id"] for x in lines] == [r.headers["x-request-id"] for r in (own, made, large)]
     assert all(x["ms"] > 0 for x in lines)
+
+
+def test_a_body_that_stops_on_its_way_leaves_its_place_to_others(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
+    app = create_app(serving, at_once=2)
+    scope = {"type": "http", "method": "POST", "path": "/v1/recommend", "headers": [], "query_string": b""}
+
+    async def half() -> list[dict[str, Any]]:
+        sent: list[dict[str, Any]] = []
+        parts = [{"type": "http.request", "body": b'{"k"', "more_body": True}]
+
+        async def receive() -> dict[str, Any]:
+            return parts.pop() if parts else await asyncio.get_running_loop().create_future()
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        await app(dict(scope), receive, send)
+        return sent
+
+    async def all_of_them() -> list[list[dict[str, Any]]]:
+        return await asyncio.wait_for(asyncio.gather(half(), half()), 20)
+
+    for start, body in asyncio.run(all_of_them()):
+        assert (start["status"], dict(start["headers"])[b"connection"]) == (408, b"close")
+        assert json.loads(body["body"])["error"]["message"] == "the body did not come within 0.2 s"
+    assert call(app, "POST", "/v1/recommend", json={}).status_code == 200
 
 
 def test_too_many_requests_at_once_are_told_to_come_back(serving: Serving) -> None:

@@ -77,6 +77,7 @@ def create_app(
             for status, told in (
                 (400, "no request that can be read"),
                 (404, "nothing of that name"),
+                (408, "the body did not come in time"),
                 (413, "more bytes than a body may have"),
                 (422, "something in the request is wrong"),
                 (429, "busy: come back after `Retry-After` seconds"),

@@ -13,6 +13,7 @@ from falconet.serve.filters import LONGEST
 
 MAX_K = 500
 MAX_BODY = 1_000_000  # bytes
+BODY_SECONDS = 10.0  # in which all of a body must come
 MAX_EVENTS = 1000
 MAX_HISTORY = 1000
 MAX_FILTER = 10_000  # ids in `exclude_ids` or `include_ids`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
@@ -12,7 +13,7 @@ from datetime import UTC, datetime
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from falconet.serve.http.bodies import MAX_BODY
+from falconet.serve.http.bodies import BODY_SECONDS, MAX_BODY
 from falconet.serve.http.quick import QuickCalls
 from falconet.serve.http.replies import HEADERS, error_reply
 from falconet.serve.live import Live
@@ -26,7 +27,8 @@ Log = Callable[[dict[str, str | int | float]], None]
 
 
 class Guard:
-    """Refuses bodies above MAX_BODY before they are parsed, and requests while `at_once` others are being answered.
+    """Refuses bodies above MAX_BODY before they are parsed, those that take BODY_SECONDS to come, and requests while
+    `at_once` others are being answered.
 
     Every answer has the security headers and an `x-request-id`, the caller's own where it sent one. `log` gets a line
     for each: time, id, method, path, status, milliseconds. `live` counts the calls of the API, the page's own apart.
@@ -83,15 +85,22 @@ class Guard:
         """Read the whole body, which a caller may send in any number of parts, and hand it on."""
         body = b""
         more = True
-        while more:
-            message = await receive()
-            if message["type"] != "http.request":  # the caller has gone
-                return
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > MAX_BODY:
-                await error_reply(413, f"the body has more than {MAX_BODY:,} bytes")(scope, receive, send)
-                return
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while more and len(body) <= MAX_BODY:
+                    message = await receive()
+                    if message["type"] != "http.request":  # the caller has gone
+                        return
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            late = error_reply(408, f"the body did not come within {BODY_SECONDS:g} s")
+            late.headers["connection"] = "close"  # the rest of it may come yet
+            await late(scope, receive, send)
+            return
+        if len(body) > MAX_BODY:
+            await error_reply(413, f"the body has more than {MAX_BODY:,} bytes")(scope, receive, send)
+            return
         if (reply := await self._calls.reply(scope, body)) is not None:
             await reply(scope, receive, send)
             return

@@ -166,6 +166,23 @@ def test_a_column_that_cannot_be_what_it_should_is_named(
         read(tmp_path, pl.DataFrame({**ROWS, **change}))
 
 
+def test_texts_of_times_with_a_zone_are_read_as_the_error_says(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("user,item,time\n1,7,2024-05-31T17:45:00Z\n1,8,2024-05-31T21:45:00+02:00\n")
+    data = DataConfig(reader="files", path=str(tmp_path / "rows.csv"))
+    plain = replace(
+        read_recipe(DEMO), data=data, columns=ColumnsConfig(user="user", item="item", time="time", rating="")
+    )
+    with pytest.raises(DataError, match=r'(?s)cannot be read.*`data.dtypes.time = "timestamp\[us, tz=UTC\]"`'):
+        read_data(plain, tmp_path / "work")
+    raw = read_data(replace(plain, data=replace(data, dtypes={"time": "timestamp[us, tz=UTC]"})), tmp_path / "work")
+    assert [str(t) for t in raw.interactions.scan().collect()["time"]] == [
+        "2024-05-31 17:45:00+00:00",
+        "2024-05-31 19:45:00+00:00",
+    ]
+    with pytest.raises(SchemaError, match=r"(?s)`time` has the type datetime.*hint: .*string.*timestamp\[us, tz=UTC\]"):
+        read_data(replace(plain, data=replace(data, dtypes={"time": "datetime"})), tmp_path / "work")
+
+
 def test_items_are_found_whatever_the_type_of_their_ids(tmp_path: Path) -> None:
     for ids in (["7", "8", "9"], [7.0, 8.0, None]):
         raw = read(tmp_path, pl.DataFrame(ROWS), pl.DataFrame({"item": ids, "title": [1, 2, 3]}))

@@ -45,7 +45,10 @@ def polars_type(column: Column) -> pl.DataType:
     if inner is None:
         found = _UNITS.fullmatch(column.dtype)
         if found is None:
-            raise SchemaError(f"column `{column.name}` has the type {column.dtype}, which the ETL does not know")
+            raise SchemaError(
+                f"column `{column.name}` has the type {column.dtype}, which the ETL does not know",
+                hint=f"{', '.join(_TYPES)}, timestamp[us], timestamp[us, tz=UTC], duration[us]",
+            )
         kind, unit, zone = found.groups()
         inner = pl.Datetime(unit, zone) if kind == "timestamp" else pl.Duration(unit)  # type: ignore[arg-type]
     if column.list is None:

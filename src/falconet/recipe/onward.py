@@ -159,7 +159,7 @@ def _newest(rows: pl.DataFrame, before: pl.LazyFrame, columns: ColumnsConfig) ->
         raise DataError(
             f"no new row (of {len(rows):,}) is of somebody known and of an item they had not met: nothing can be held "
             "out to compare the bundles by",
-            hint="refresh when there are more events",
+            hint="refresh when there are more events; what was held out for the test counts as met",
         )
     return newest
 

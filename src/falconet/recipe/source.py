@@ -136,7 +136,9 @@ def _interactions(path: Path, given: ColumnsConfig, settings: DataConfig, moment
         raise DataError(
             f"the columns {', '.join(f'`{name}`' for name in names)} of {where} cannot be read: "
             + str(error).splitlines()[0],
-            hint="times are numbers, dates, or text like 2024-05-31 17:45:00",
+            hint=given.time
+            and "times are numbers, dates, or text like 2024-05-31 17:45:00, alike in all rows; of a CSV file also "
+            f'text with a zone, like 2024-05-31T17:45:00Z: `data.dtypes.{given.time} = "timestamp[us, tz=UTC]"`',
         ) from error
 
 

@@ -23,6 +23,7 @@ from train.workers import (
     SHARES,
     Each,
     config,
+    dies_beside_a_fork,
     dies_on_one,
     everything,
     fails_on_one,
@@ -207,6 +208,12 @@ def test_two_launches_at_once_fail_each_in_its_own_way_and_leave_nothing(
 def test_the_process_whose_callback_failed_is_named_and_not_one_that_heard_of_it(data: Path) -> None:
     with pytest.raises(DistributedError, match="process 1 of 2 failed: ValueError: the last one has had enough"):
         launch(fails_in_a_callback, 2, (data,))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_the_end_of_a_process_is_seen_while_one_that_it_forked_lives_on() -> None:
+    with pytest.raises(DistributedError, match="process 1 of 2 failed: it was ended by signal 9"):
+        launch(dies_beside_a_fork, 2)
 
 
 def test_a_function_without_a_module_is_explained_before_any_process_starts() -> None:

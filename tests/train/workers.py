@@ -388,6 +388,17 @@ def fails_on_one() -> None:
         runtime.barrier()
 
 
+def dies_beside_a_fork() -> None:
+    """Rank 1 is gone without a word, and a process that it forked lives on for a while; rank 0 waits."""
+    with Runtime.start() as runtime:
+        if runtime.rank == 1:
+            if os.fork() == 0:
+                time.sleep(4)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        runtime.barrier()
+
+
 def leaves_early() -> None:
     """Rank 1 is done; rank 0 waits for it."""
     with Runtime.start() as runtime:

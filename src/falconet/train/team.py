@@ -138,8 +138,7 @@ class Team:
         try:
             outcome: Ending | tuple[Any] = self._pipes[local].recv()
         except EOFError:
-            self.processes[local].join(GRACE)
-            code = self.processes[local].exitcode
+            code = _exit_code(self.processes[local])
             if code == 0 and not self.job.join:
                 return (None,)  # a script may end by os._exit
             what = f"it was ended by signal {-code}" if code and code < 0 else f"it ended with exit code {code}"
@@ -171,6 +170,14 @@ class Team:
         self.processes.clear()
 
 
+def _exit_code(process: SpawnProcess) -> int | None:
+    """That of a process that ends; `join` would wait for its own forks, too. None: it does not end."""
+    deadline = time.monotonic() + GRACE
+    while process.exitcode is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return process.exitcode
+
+
 @contextmanager
 def _signals_wait() -> Iterator[None]:
     """Within the block, and in processes that are started there, Ctrl-C and SIGUSR1 have to wait."""
@@ -200,6 +207,8 @@ def _work(job: Job, env: Mapping[str, str], pipe: Connection) -> None:
         signal.signal(number, signal.SIG_IGN)  # Ctrl-C is the launcher's; SIGUSR1 until a training wants it
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAIT)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=pipe.close)  # what a fork of this one holds would hide the end of this one
     os.environ |= env
     whole_lines()
     if "OMP_NUM_THREADS" not in os.environ:

@@ -17,6 +17,7 @@ from falconet.errors import ColumnNotFoundError, ConfigError, FalconetError, Sch
 from falconet.evaluation.cut import CandidateConfig, cut_users
 from falconet.evaluation.tables import read_items, read_users
 from falconet.io.footer import read_schema
+from falconet.progress import set_quiet
 from falconet.recipe.config import Recipe, recipe_of
 from falconet.recipe.prepare import prepare
 from falconet.recipe.refresh import refresh
@@ -277,6 +278,20 @@ def test_who_is_not_in_the_test_has_the_moment_of_which_nothing_is_said(raw: Pat
         users = read_users(tmp_path / name / "work/features/users").features.features["value"]
         assert isinstance(users, torch.Tensor)
         assert not users.any()
+
+
+def test_a_moment_that_is_the_same_in_every_row_is_named(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_quiet(False)
+    in_years = {
+        "columns": ["when"],
+        "ops": [{"op": "TimeParts", "parts": ["hour"], "unit": "ns"}, {"op": "Categorify"}],
+    }
+    prepare(recipe(raw, [DEVICE, in_years]), tmp_path / "work", step="x")
+    said = capsys.readouterr().err
+    assert "`when_hour` is the same in every row" in said
+    assert "`device` is the same" not in said
 
 
 def test_a_recipe_with_operators_is_read_before_anything_else_is_imported() -> None:

@@ -123,6 +123,10 @@ def test_several_retrievers_have_names_and_settings_of_their_own(tmp_path: Path)
     [
         ("retriever.2.weight=1", "(?s)`retriever` has no number 2.*from 0 to 1"),
         ("retriever.weight=1", r"(?s)there are 2 `retriever`.*`retriever.0.weight` is the first's"),
+        (
+            "retriever.1.name=Ease",
+            r"`recipe.retriever\[1\]` is a model called `Ease`, which would stand in",
+        ),
         ("retriever.1.name=TwoTower", r"(?s)`recipe.retriever\[1\]`: another model of the report is called `TwoTower`"),
         ("retriever.1.name=merged", r"(?s)`recipe.retriever\[1\]`: another model .* `merged`"),
         ("retriever.1.name=twotower", r"(?s)`recipe.retriever\[1\]`: another model .* `twotower`"),

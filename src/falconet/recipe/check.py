@@ -96,7 +96,11 @@ def operators(feature: FeatureConfig, where: str = "prepare.features") -> list[O
 def _check_stages(recipe: Recipe) -> None:
     taken = {name.lower() for name in _TAKEN}
 
-    def take(where: str, name: str) -> None:
+    def take(where: str, name: str, model: str) -> None:
+        if name.lower() == "ease" and model != "EASE":
+            raise ConfigError(
+                f"`{where}` is a model called `{name}`, which would stand in place of EASE", hint="another name"
+            )
         if name.lower() in taken:  # many file systems do not tell such folders apart
             raise ConfigError(
                 f"`{where}`: another model of the report is called `{name}`", hint="give it a `name` of its own"
@@ -110,7 +114,7 @@ def _check_stages(recipe: Recipe) -> None:
         name = one.name or (one.model if several else RETRIEVER)
         if name.lower() in _FOLDERS:
             raise ConfigError(f"`{where}.name` is `{name}`, which is another folder of runs", hint="another name")
-        take(where, name)
+        take(where, name, one.model)
     if several and RETRIEVER in taken:
         raise ConfigError(
             "`retriever.name` is `retriever`, which is what all of them are called together", hint="another name"
@@ -120,7 +124,7 @@ def _check_stages(recipe: Recipe) -> None:
     _check_stage("recipe.ranker", recipe.ranker, retrieves=False)
     for place, compared in enumerate(recipe.compare):
         _check_stage(f"recipe.compare[{place}]", compared, retrieves=True)
-        take(f"recipe.compare[{place}]", compared.name)
+        take(f"recipe.compare[{place}]", compared.name, compared.model)
 
 
 def _check_stage(where: str, stage: StageConfig, *, retrieves: bool) -> None:

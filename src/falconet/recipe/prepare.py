@@ -23,6 +23,8 @@ from falconet.etl.selector import Node
 from falconet.etl.workflow import FittedWorkflow, Workflow
 from falconet.etl.writer import Shuffle
 from falconet.io.artifact import read_manifest, write_artifact
+from falconet.io.footer import data_files
+from falconet.progress import note
 from falconet.recipe.check import operators
 from falconet.recipe.config import ColumnsConfig, FeatureConfig, PrepareConfig, Recipe
 from falconet.recipe.names import ROW, is_taken
@@ -254,6 +256,20 @@ def prepare(recipe: Recipe, work: Path, *, step: str, again: Path | None = None)
     fitted.save(work / "workflow", overwrite=True)
     parts = {name: Dataset(split / name) for name in ("train", KNOWN, "test") if (split / name).is_dir()}
     write_features(fitted, parts, raw, recipe, work / "features", step=step)
+    _say_what_is_alike(fitted.schema.select(Tag.CONTEXT).names, work / "features/train")
+
+
+def _say_what_is_alike(names: Sequence[str], rows: Path) -> None:
+    """Name columns of the moment that say nothing: times in another unit than their operator was told are missing."""
+    values = (
+        pl.scan_parquet(list(data_files(rows))).select(pl.col(names).n_unique()).collect() if names else pl.DataFrame()
+    )
+    for name in values.columns:
+        if values[name].item() == 1:
+            note(
+                f"warning: `prepare.context`: `{name}` is the same in every row; of times in whole numbers, `unit` "
+                'says what they count: "s", "ms", "us" or "ns"'
+            )
 
 
 def write_features(
